@@ -1,0 +1,333 @@
+/* client.c - the connection of libfeedd: connecting, sending, receiving, asking for status.
+ *
+ * Happy path: connect -> HELLO, WELCOME -> requests and answers; what the daemon says in between goes to the streams.
+ * What can fail: the daemon is not there, of another version, goes away. The first cause is kept: every later call
+ * answers it. Threads: one at a time (feedd.h). */
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "error.h"
+#include "internal.h"
+
+#define CONNECT_TIMEOUT_MS 10000
+#define SEND_TIMEOUT_MS    10000
+#define REPORT_BYTES_MAX   (256ull << 20)
+
+FEEDD_API const char *feedd_version(void)
+{
+    return FEEDD_VERSION;
+}
+
+FEEDD_API const char *feedd_status_name(int status)
+{
+    return error_status_name(status);
+}
+
+FEEDD_API uint32_t feedd_dtype_bytes(int dtype)
+{
+    return dtype_bytes(dtype);
+}
+
+FEEDD_API const char *feedd_dtype_name(int dtype)
+{
+    return dtype_name(dtype);
+}
+
+uint64_t client_clock_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+int client_check(const struct feedd_client *client, struct feedd_error *err)
+{
+    if (client->owner != getpid())
+        return error_set(err, FEEDD_E_FORK,
+                         "process %d uses a feedd connection that process %d made; connect again after fork()",
+                         (int)getpid(), (int)client->owner);
+    if (client->broken.status != 0)
+        return error_set(err, client->broken.status, "%s", client->broken.message);
+    return 0;
+}
+
+int client_left_ms(int timeout_ms, uint64_t began_ns)
+{
+    if (timeout_ms <= 0)
+        return timeout_ms;
+    uint64_t spent_ms = (client_clock_ns() - began_ns) / 1000000;
+    return spent_ms < (uint64_t)timeout_ms ? timeout_ms - (int)spent_ms : 0;
+}
+
+/* Keeps the first cause, and wakes whoever polls. @return status */
+static int break_connection(struct feedd_client *client, const struct feedd_error *cause, struct feedd_error *err)
+{
+    if (client->broken.status == 0)
+        client->broken = *cause;
+    for (struct feedd_stream *stream = client->streams; stream != NULL; stream = stream->next)
+        stream_signal(stream);
+    return error_set(err, client->broken.status, "%s", client->broken.message);
+}
+
+int client_send(struct feedd_client *client, enum wire_type type, const ProtobufCMessage *message,
+                struct feedd_error *err)
+{
+    size_t bytes = wire_pack(client->packet_out, sizeof(client->packet_out), type, message);
+    if (bytes == 0)
+        return error_set(err, FEEDD_E_ARGUMENT, "a request of more than %u bytes", WIRE_MAX_PACKET);
+    int status;
+    while ((status = wire_send(client->fd, client->packet_out, bytes, NULL, 0)) == FEEDD_E_TIMEOUT) {
+        struct pollfd p = {client->fd, POLLOUT, 0};
+        if (poll(&p, 1, SEND_TIMEOUT_MS) == 0)
+            break;
+    }
+    if (status == 0)
+        return 0;
+    struct feedd_error cause;
+    error_set(&cause, FEEDD_E_CONNECTION, status == FEEDD_E_TIMEOUT ? "feedd takes no packets any more"
+                                                                    : "feedd has closed the connection");
+    /* It may have said why before it closed. */
+    while (client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
+        continue;
+    return break_connection(client, &cause, err);
+}
+
+static struct feedd_stream *find_stream(const struct feedd_client *client, uint32_t number)
+{
+    struct feedd_stream *stream = client->streams;
+    while (stream != NULL && stream->number != number)
+        stream = stream->next;
+    return stream;
+}
+
+/* The packet is what a call waits for; its descriptors are the answer's from now on. */
+static int take_answer(struct feedd_client *client, struct wire_packet *packet)
+{
+    client->answered = true;
+    client->answer = *packet;
+    packet->fd_count = 0;
+    return 0;
+}
+
+/* An ERROR is about a request, a stream or, with neither, the connection. @return why the connection is broken, or 0 */
+static int handle_error(struct feedd_client *client, struct wire_packet *packet, struct feedd_error *err)
+{
+    const Feedd__Error *message = wire_unpack(&client->arena, &feedd__error__descriptor, packet);
+    if (message == NULL)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent an error that can't be parsed");
+    int status = message->status < 0 ? message->status : FEEDD_E_INTERNAL;
+    if (message->has_request)
+        return take_answer(client, packet);
+    if (!message->has_stream)
+        return error_set(err, status, "%s", message->message);
+    struct feedd_stream *stream = find_stream(client, message->stream);
+    if (stream != NULL)
+        stream_failed(stream, status, message->message);
+    return 0;
+}
+
+/* What may come at any time. @return 0, or why the connection is broken */
+static int dispatch(struct feedd_client *client, struct wire_packet *packet, struct feedd_error *err)
+{
+    switch (packet->type) {
+    case WIRE_READY: {
+        const Feedd__Ready *ready = wire_unpack(&client->arena, &feedd__ready__descriptor, packet);
+        if (ready == NULL)
+            return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a READY that can't be parsed");
+        struct feedd_stream *stream = find_stream(client, ready->stream);
+        return stream != NULL ? stream_ready(stream, ready, err) : 0; /* closed a moment ago */
+    }
+    case WIRE_END: {
+        const Feedd__End *end = wire_unpack(&client->arena, &feedd__end__descriptor, packet);
+        struct feedd_stream *stream = end != NULL ? find_stream(client, end->stream) : NULL;
+        if (stream != NULL)
+            stream_ended(stream);
+        return end != NULL ? 0 : error_set(err, FEEDD_E_PROTOCOL, "feedd sent an END that can't be parsed");
+    }
+    case WIRE_ERROR:
+        return handle_error(client, packet, err);
+    case WIRE_WELCOME:
+    case WIRE_STREAM:
+    case WIRE_REPORT:
+        return take_answer(client, packet);
+    default:
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a packet of unknown type %u", packet->type);
+    }
+}
+
+int client_receive(struct feedd_client *client, int timeout_ms, struct feedd_error *err)
+{
+    struct feedd_error cause;
+    struct wire_packet packet;
+    uint64_t began_ns = timeout_ms > 0 ? client_clock_ns() : 0;
+    int status;
+    while ((status = wire_receive(client->fd, client->packet_in, sizeof(client->packet_in), WIRE_MAX_FDS, &packet,
+                                  &cause)) == FEEDD_E_TIMEOUT) {
+        int left_ms = client_left_ms(timeout_ms, began_ns);
+        if (left_ms == 0)
+            return FEEDD_E_TIMEOUT;
+        struct pollfd p = {client->fd, POLLIN, 0};
+        poll(&p, 1, left_ms); /* interrupted or in vain: the next round finds out */
+    }
+    if (status == FEEDD_E_CONNECTION)
+        error_set(&cause, status, "feedd has gone: the connection is closed");
+    if (status == 0) {
+        status = dispatch(client, &packet, &cause);
+        wire_packet_drop(&packet);
+    }
+    return status == 0 ? 0 : break_connection(client, &cause, err);
+}
+
+int client_answer(struct feedd_client *client, enum wire_type type, int timeout_ms, struct wire_packet *packet,
+                  struct feedd_error *err)
+{
+    uint64_t began_ns = client_clock_ns();
+    client->answered = false;
+    while (!client->answered) {
+        int status = client_receive(client, client_left_ms(timeout_ms, began_ns), err);
+        if (status == FEEDD_E_TIMEOUT)
+            return error_set(err, status, "feedd doesn't answer");
+        if (status != 0)
+            return status;
+    }
+    if (client->answer.type == WIRE_ERROR) {
+        const Feedd__Error *message = wire_unpack(&client->arena, &feedd__error__descriptor, &client->answer);
+        wire_packet_drop(&client->answer);
+        return error_set(err, message->status < 0 ? message->status : FEEDD_E_INTERNAL, "%s", message->message);
+    }
+    if (client->answer.type != type) {
+        wire_packet_drop(&client->answer);
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with a packet of type %u in place of %d",
+                         client->answer.type, (int)type);
+    }
+    *packet = client->answer;
+    return 0;
+}
+
+static int connect_socket(const char *path, int *out, struct feedd_error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    if (strlen(path) >= sizeof(address.sun_path))
+        return error_set(err, FEEDD_E_ARGUMENT, "socket path of %zu bytes: at most %zu are possible: %s", strlen(path),
+                         sizeof(address.sun_path) - 1, path);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, FEEDD_E_IO, "socket: %s", strerror(errno));
+    uint64_t began_ns = client_clock_ns();
+    while (connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
+        int reason = errno;
+        bool busy = reason == EAGAIN || reason == EINTR; /* the daemon's backlog is full */
+        if (busy && client_clock_ns() - began_ns < CONNECT_TIMEOUT_MS * (uint64_t)1000000) {
+            nanosleep(&(struct timespec){0, 5000000}, NULL);
+            continue;
+        }
+        close(fd);
+        const char *hint = reason == ENOENT         ? "; is feedd running? start it, or set FEEDD_SOCKET"
+                           : reason == ECONNREFUSED ? "; feedd has gone and left its socket behind: start it again"
+                           : reason == EPROTOTYPE   ? "; this is not feedd's socket"
+                                                    : "";
+        return error_set(err, reason == EACCES ? FEEDD_E_ACCESS : FEEDD_E_CONNECTION, "can't connect to %s: %s%s", path,
+                         strerror(reason), hint);
+    }
+    *out = fd;
+    return 0;
+}
+
+FEEDD_API int feedd_connect(const char *socket_path, struct feedd_client **out, struct feedd_error *err)
+{
+    if (socket_path == NULL)
+        socket_path = secure_getenv("FEEDD_SOCKET");
+    if (socket_path == NULL || socket_path[0] == '\0')
+        socket_path = WIRE_SOCKET;
+    int fd = -1;
+    int status = connect_socket(socket_path, &fd, err);
+    if (status != 0)
+        return status;
+    struct feedd_client *client = calloc(1, sizeof(*client));
+    if (client == NULL) {
+        close(fd);
+        return error_set(err, FEEDD_E_MEMORY, "no memory for a connection");
+    }
+    client->fd = fd;
+    client->owner = getpid();
+    wire_arena_init(&client->arena);
+    char name[64];
+    snprintf(name, sizeof(name), "%s", program_invocation_short_name);
+    Feedd__Hello hello = FEEDD__HELLO__INIT;
+    hello.client_name = name;
+    hello.library_version = (char *)(uintptr_t)FEEDD_VERSION;
+    struct wire_packet packet;
+    status = client_send(client, WIRE_HELLO, &hello.base, err);
+    if (status == 0)
+        status = client_answer(client, WIRE_WELCOME, CONNECT_TIMEOUT_MS, &packet, err);
+    if (status != 0) {
+        feedd_client_close(client);
+        return status;
+    }
+    wire_packet_drop(&packet);
+    *out = client;
+    return 0;
+}
+
+FEEDD_API void feedd_client_close(struct feedd_client *client)
+{
+    if (client == NULL)
+        return;
+    while (client->streams != NULL)
+        feedd_stream_close(client->streams);
+    close(client->fd);
+    free(client);
+}
+
+/* The text of a sealed memfd that came with a report. */
+static char *read_report(int fd, uint64_t bytes)
+{
+    struct stat st;
+    if (bytes > REPORT_BYTES_MAX || fstat(fd, &st) != 0 || (uint64_t)st.st_size < bytes)
+        return NULL;
+    char *text = malloc(bytes + 1);
+    size_t done = 0;
+    while (text != NULL && done < bytes) {
+        ssize_t got = pread(fd, text + done, bytes - done, (off_t)done);
+        if (got <= 0) {
+            free(text);
+            return NULL;
+        }
+        done += (size_t)got;
+    }
+    if (text != NULL)
+        text[bytes] = '\0';
+    return text;
+}
+
+FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err)
+{
+    int status = client_check(client, err);
+    if (status != 0)
+        return status;
+    Feedd__Status request = FEEDD__STATUS__INIT;
+    request.request = ++client->request;
+    struct wire_packet packet;
+    status = client_send(client, WIRE_STATUS, &request.base, err);
+    if (status == 0)
+        status = client_answer(client, WIRE_REPORT, CONNECT_TIMEOUT_MS, &packet, err);
+    if (status != 0)
+        return status;
+    const Feedd__Report *report = wire_unpack(&client->arena, &feedd__report__descriptor, &packet);
+    char *text = report != NULL && packet.fd_count == 1 ? read_report(packet.fds[0], report->bytes) : NULL;
+    wire_packet_drop(&packet);
+    if (text == NULL)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a status report that can't be read");
+    *out = text;
+    return 0;
+}

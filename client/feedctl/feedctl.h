@@ -1,0 +1,19 @@
+/* feedctl.h - the commands of feedctl, one file each. Each gets what follows the command's name and answers the exit
+ * status: 0 done, 1 failed (one line on stderr says why), 2 wrong usage. */
+#ifndef FEEDD_FEEDCTL_H
+#define FEEDD_FEEDCTL_H
+
+#include <stdint.h>
+
+#include "feedd.h"
+
+int command_status(const char *socket_path, int argc, char **argv);
+int command_cat(const char *socket_path, int argc, char **argv);
+
+/* Prints "feedctl: message" and returns 1, for `return fail(&err);`. */
+int fail(const struct feedd_error *err);
+
+/* Reads a whole number from min to max. @return 0, or 2 after saying what is wrong with `text` of --option */
+int parse_number(const char *option, const char *text, uint64_t min, uint64_t max, uint64_t *out);
+
+#endif

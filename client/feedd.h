@@ -1,0 +1,182 @@
+/* feedd.h - libfeedd: batches from a feedd daemon on this node.
+ *
+ *   struct feedd_error err;
+ *   struct feedd_client *client;
+ *   struct feedd_stream *stream;
+ *   const struct feedd_batch *batch;
+ *   int rc;
+ *
+ *   if (feedd_connect(NULL, &client, &err) || feedd_open(client, "train", NULL, &stream, &err))
+ *       return fprintf(stderr, "%s\n", err.message), 1;
+ *   while ((rc = feedd_next(stream, -1, &batch, &err)) == FEEDD_OK) {
+ *       struct feedd_view image;
+ *       feedd_batch_view(batch, 0, &image);
+ *       ... image.data, image.shape ...
+ *       feedd_release(stream, batch, &err);
+ *   }
+ *
+ * Conventions. Functions return FEEDD_OK or a negative enum feedd_status and then fill *err (which may be NULL) with
+ * one line for a person; outputs are untouched on failure. A pointer that is returned is borrowed; one that is handed
+ * out through an out parameter is the caller's to close.
+ *
+ * Threads. A client and its streams belong to one thread at a time; different clients are independent. The library
+ * has no global state and starts no thread.
+ *
+ * Fork. After fork() the child must not use what the parent connected: calls answer FEEDD_E_FORK. The child may call
+ * feedd_stream_close() and feedd_client_close(), which only free its own copy; the parent notices nothing.
+ *
+ * Strict C99 and C++. */
+#ifndef FEEDD_H
+#define FEEDD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "feedd_types.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct feedd_client; /* a connection to the daemon */
+struct feedd_stream; /* one ordered sequence of batches */
+struct feedd_batch;  /* one batch that the caller has borrowed */
+
+/* "0.1.0": of the library that is loaded. */
+const char *feedd_version(void);
+
+/* The short name of a status: "not found", "timeout". Never NULL. */
+const char *feedd_status_name(int status);
+
+/* Bytes of one element of an enum feedd_dtype, 0 for an unknown one; and its name ("u8", "i64"), NULL likewise. */
+uint32_t feedd_dtype_bytes(int dtype);
+const char *feedd_dtype_name(int dtype);
+
+/* Connects to the daemon.
+ * @param socket_path  NULL: $FEEDD_SOCKET, or else /run/feedd/feedd.sock
+ * @return FEEDD_E_CONNECTION (nobody listens there), FEEDD_E_VERSION (a daemon of another protocol), FEEDD_E_LIMIT
+ * (it has as many clients as it may), FEEDD_E_TIMEOUT (it doesn't answer within 10 s) */
+int feedd_connect(const char *socket_path, struct feedd_client **out, struct feedd_error *err);
+
+/* Closes the connection and every stream of it that is still open. NULL is allowed. */
+void feedd_client_close(struct feedd_client *client);
+
+/* What to open. Set size = sizeof(struct feedd_open_options) and everything else to 0 or NULL (FEEDD_OPEN_OPTIONS_INIT):
+ * 0 means "as the stream is configured", or for a dataset the default in brackets. */
+struct feedd_open_options {
+    size_t size;
+    uint32_t batch_size; /* samples [64] */
+    int32_t order;       /* enum feedd_order [sequential] */
+    int32_t tail;        /* enum feedd_tail [drop] */
+    int32_t has_seed;    /* 1: `seed` counts, also when it is 0 */
+    uint64_t seed;       /* [0] */
+    int32_t has_epochs;  /* 1: `epochs` counts, also when it is 0 */
+    uint64_t epochs;     /* the stream ends where this epoch would begin, epochs counted from 0; 0 = endless [0] */
+    uint32_t rank;       /* this process among world_size [0] */
+    uint32_t world_size; /* [1] */
+    uint32_t depth;      /* slots of the ring [64 MiB worth, 4 to 64] */
+    int32_t resume_force; /* 1: accept a token of another dataset, order or seed */
+    const char *resume;  /* token text: begin where it says; its order and seed hold unless given above; or NULL */
+    const char *device;  /* UUID of the GPU that shall hold the batches; NULL or "" = host memory */
+};
+#define FEEDD_OPEN_OPTIONS_INIT { sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+
+/* Opens a stream of the daemon's configuration, or a dataset with defaults. Waits while the daemon indexes the dataset.
+ * @param source   name of a stream, or else of a dataset
+ * @param options  NULL: all defaults
+ * @return FEEDD_E_NOT_FOUND, FEEDD_E_ARGUMENT (a spec that makes no sense), FEEDD_E_TOKEN, FEEDD_E_LIMIT,
+ * FEEDD_E_MEMORY, FEEDD_E_IO, FEEDD_E_CORRUPT (the dataset), FEEDD_E_DEVICE */
+int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
+               struct feedd_stream **out, struct feedd_error *err);
+
+/* Gives back every batch that is held and closes the stream. Batches of it must not be touched afterwards. */
+void feedd_stream_close(struct feedd_stream *stream);
+
+/* One named array of the stream's batches. */
+struct feedd_field {
+    const char *name;               /* "image", "label", "index"; lives as long as the stream */
+    int32_t dtype;                  /* enum feedd_dtype */
+    uint32_t ndim;                  /* dimensions of one sample; 0 = a scalar */
+    uint64_t shape[FEEDD_MAX_DIMS]; /* of one sample: height, width, channels for an image */
+};
+
+/* What a stream delivers: the effective values, constant while it is open. Pointers live as long as the stream. */
+struct feedd_schema {
+    const char *source;  /* as opened */
+    const char *dataset; /* name of the dataset */
+    uint64_t sample_count;
+    uint64_t steps_per_epoch; /* batches a rank gets in a whole epoch */
+    uint32_t field_count;
+    const struct feedd_field *fields;
+    uint32_t class_count;           /* 0: no classes */
+    const char *const *class_names; /* class_count names, or NULL where the dataset has none */
+    uint32_t batch_size, depth, rank, world_size;
+    int32_t order, tail; /* enum feedd_order, enum feedd_tail */
+    uint64_t seed, epochs;
+    uint64_t slot_bytes; /* of one batch in the ring */
+    const char *transport;   /* how batches are mapped: "host" */
+    const char *mode_reason; /* why that one, for a person */
+};
+const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream);
+
+/* Borrows the next batch, in order. It stays valid, and its bytes unchanged, until it is released.
+ * @param timeout_ms  0: don't wait; -1: wait for ever
+ * @return FEEDD_E_TIMEOUT; FEEDD_E_END (the last batch has been delivered); FEEDD_E_LEASES (not without a release
+ * first: the oldest batch that the caller holds is depth - 1 batches old); FEEDD_E_SHUTDOWN, FEEDD_E_CONNECTION (the
+ * daemon stops, or has gone); FEEDD_E_IO, FEEDD_E_CORRUPT (the stream failed) */
+int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_batch **out, struct feedd_error *err);
+
+/* Gives a batch back; views of it must not be used any more. Batches may be released in any order.
+ * @return FEEDD_E_STATE when it is not held */
+int feedd_release(struct feedd_stream *stream, const struct feedd_batch *batch, struct feedd_error *err);
+
+/* A file descriptor that is readable when feedd_next(stream, 0, ...) may have something: a batch, the end, an error.
+ * For poll, select, epoll, libuv; the library's own: don't read or close it. It may be readable without need.
+ * @return the descriptor, or a negative status */
+int feedd_stream_fd(struct feedd_stream *stream, struct feedd_error *err);
+
+/* What a batch is. */
+struct feedd_batch_info {
+    uint64_t seq;      /* number of the batch since the stream was opened */
+    uint64_t epoch;    /* all its samples are of this epoch */
+    uint64_t position; /* of its first sample in the epoch's order, over all ranks */
+    uint32_t count;    /* samples, padding included: the first dimension of every view */
+    uint32_t valid;    /* the first `valid` samples are real, the others padding */
+    const int64_t *indices; /* count sample indices in the dataset; valid as long as the batch */
+    const uint32_t *flags;  /* count values of enum feedd_sample_flag */
+    uint64_t time_ns[FEEDD_TIME_COUNT]; /* enum feedd_time: CLOCK_MONOTONIC of the daemon's machine */
+};
+void feedd_batch_info(const struct feedd_batch *batch, struct feedd_batch_info *out);
+
+/* One field of a batch. */
+struct feedd_view {
+    const void *data; /* read-only: a write is a segmentation fault. 256-byte aligned, C order, no gaps */
+    int32_t dtype;    /* enum feedd_dtype */
+    uint32_t ndim;    /* with the batch dimension first */
+    uint64_t shape[FEEDD_MAX_DIMS + 1];
+    uint64_t bytes;
+};
+
+/* @param field  number in the schema. @return FEEDD_E_NOT_FOUND for another number */
+int feedd_batch_view(const struct feedd_batch *batch, uint32_t field, struct feedd_view *out);
+
+/* The resume token of what feedd_next() has handed out so far; of where the stream began before the first batch.
+ * @param text  FEEDD_TOKEN_TEXT bytes; gets a terminated line of printable ASCII */
+void feedd_stream_token(const struct feedd_stream *stream, char text[FEEDD_TOKEN_TEXT]);
+
+struct feedd_stream_stats {
+    uint64_t batches, samples; /* handed out */
+    uint64_t wait_ns;          /* that feedd_next() waited for the daemon */
+    uint32_t held;             /* batches that the caller holds now */
+    uint32_t ready;            /* batches that are there and not yet taken */
+};
+void feedd_stream_stats(const struct feedd_stream *stream, struct feedd_stream_stats *out);
+
+/* The daemon's own account of itself, its streams and clients, as one JSON object (documented in feedctl(1)).
+ * @param out  gets terminated text, to be freed with free() */
+int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,59 @@
+/* pipeline.h - everything between a spec and a published batch: the datasets, the pool, the groups, the budgets.
+ *
+ * Knows no clients, sockets or libuv: the server opens memberships (group.h) and is called back.
+ * Threads: loop only, but for `inbox`, through which workers report. */
+#ifndef FEEDD_PIPELINE_H
+#define FEEDD_PIPELINE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "dataset.h"
+#include "inbox.h"
+#include "list.h"
+#include "pool.h"
+#include "reader.h"
+
+struct pipeline_limits {
+    uint32_t workers;
+    uint64_t ring_memory_max;    /* bytes of all rings together */
+    uint64_t dataset_memory_max; /* bytes of all open datasets together */
+};
+
+struct pipeline {
+    struct pipeline_limits limits;
+    struct inbox inbox;
+    struct pool *pool;
+    struct dataset *datasets;
+    uint32_t dataset_count;
+    struct list groups;     /* struct group */
+    uint64_t stream_count;  /* opened since the start: numbers them */
+    uint64_t ring_bytes;    /* of all rings, from OPEN to the last byte freed */
+    uint64_t dataset_bytes; /* of all open datasets */
+    struct {
+        uint64_t tick_ns, busy_ns; /* at the last tick */
+        double busy; /* share of all workers' time that they worked, 0..1, over the second before it */
+    } rate;
+    void (*idle)(void *arg); /* set while it closes: called once nothing is open any more */
+    void *idle_arg;
+};
+
+/* Starts the workers. @param wake  any thread: make the loop call inbox_drain(&pipeline->inbox) soon
+ * @param datasets  as configured; borrowed for the pipeline's life */
+int pipeline_init(struct pipeline *pipeline, const struct pipeline_limits *limits, const struct reader_config *datasets,
+                  uint32_t dataset_count, void (*wake)(void *arg), void *wake_arg, struct feedd_error *err);
+
+/* After every member has left: calls idle(arg), perhaps at once, when all rings and datasets are closed. Then
+ * pipeline_done(). */
+void pipeline_close(struct pipeline *pipeline, void (*idle)(void *arg), void *arg);
+void pipeline_done(struct pipeline *pipeline);
+
+/* For the parts of the pipeline: something has closed; was it the last? */
+void pipeline_idle_check(struct pipeline *pipeline);
+
+/* Once a second: rates of the last second, for status. */
+void pipeline_tick(struct pipeline *pipeline, uint64_t now_ns);
+
+struct dataset *pipeline_dataset(struct pipeline *pipeline, const char *name);
+
+#endif

@@ -1,0 +1,50 @@
+/* pool.h - the decode workers: threads of our own that fill batches and run slow tasks.
+ *
+ * Work comes in two kinds. A *run* is some samples of one batch, worth about 100 us: one photo, or a batch of digits.
+ * Batches wait in a queue a stream; workers take a run from each queue in turn, so that a stream with small samples
+ * doesn't stand behind one with large ones. A *task* is one slow call (index a dataset, make or free a ring); tasks go
+ * first, since a client waits for each.
+ *
+ * Threads: pool_queue_* and pool_task_* are for the loop thread; results come back through the inbox. */
+#ifndef FEEDD_POOL_H
+#define FEEDD_POOL_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "feedd_types.h"
+#include "inbox.h"
+#include "list.h"
+
+struct batch;
+struct pool;
+
+/* The batches of one stream that still have samples to hand out. */
+struct pool_queue {
+    struct list node;                   /* in the pool's turn list while it has batches; under the pool's lock */
+    struct batch *first, *last;         /* under the pool's lock */
+    _Atomic uint32_t sample_ns;         /* measured: what one sample takes; sizes the runs. Any worker */
+};
+
+struct pool_task {
+    struct pool_task *next;
+    void (*work)(struct pool_task *task); /* on a worker */
+    struct inbox_item done;               /* then run on the loop */
+};
+
+/* Starts the workers. @return 0, or FEEDD_E_MEMORY when a thread can't be made */
+int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, struct feedd_error *err);
+/* Waits until every task and batch that was added is done, joins the workers and frees the pool. Results still in the
+ * inbox are not run: drain it afterwards. */
+void pool_free(struct pool *pool);
+
+void pool_queue_init(struct pool_queue *queue);
+void pool_queue_add(struct pool *pool, struct pool_queue *queue, struct batch *batch);
+void pool_task_add(struct pool *pool, struct pool_task *task);
+
+uint32_t pool_worker_count(const struct pool *pool);
+/* Nanoseconds that the workers have been at work, all together since the start. Any thread. */
+uint64_t pool_busy_ns(const struct pool *pool);
+
+#endif

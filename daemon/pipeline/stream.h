@@ -1,0 +1,107 @@
+/* stream.h - one ordered sequence of batches: its ring, what is in flight, what comes next.
+ *
+ * A stream reserves free staging slots for the next steps of its sampler, lets the pool fill them, places filled
+ * batches in order and publishes them to its group. It stops by itself when no slot is free: readers set the pace.
+ * Threads: loop only, except `spec`, `sampler`, `reader` and `ring`, which workers read while batches are filled, and
+ * the atomics. */
+#ifndef FEEDD_STREAM_H
+#define FEEDD_STREAM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "backend.h"
+#include "batch.h"
+#include "dataset.h"
+#include "pool.h"
+#include "sampler.h"
+#include "slot.h"
+#include "state.h"
+
+struct group;
+
+struct stream_spec {
+    struct dataset *dataset;
+    const struct backend_ops *backend; /* where the batches live */
+    char device[64];                   /* UUID of the GPU, "" on the host */
+    struct sampler_spec order; /* start_epoch and start_position are those of the resume token, if any */
+    uint32_t depth;            /* 0 = slot_depth_rule() */
+    bool has_fingerprint;      /* the dataset's fingerprint and count have to be these (resume) */
+    uint64_t fingerprint, sample_count;
+};
+
+/* opening -> running -> ended; failed from opening and running; closing from all; closing -> closed. */
+enum stream_state {
+    STREAM_OPENING, /* the dataset opens, the ring is made */
+    STREAM_RUNNING,
+    STREAM_ENDED,   /* the last batch has been published */
+    STREAM_FAILED,  /* members have been told */
+    STREAM_CLOSING, /* what is in flight ends, the ring is freed */
+    STREAM_CLOSED
+};
+extern const struct sm_state stream_states[];
+
+struct stream {
+    struct stream_spec spec; /* constant */
+    struct group *group;     /* constant */
+    uint64_t number;         /* constant: counts streams since the daemon started */
+    /* constant once running */
+    struct sampler sampler;
+    const struct reader *reader; /* not NULL: a user of spec.dataset */
+    struct ring_spec ring_spec;
+    struct ring *ring;
+    uint32_t depth; /* slots */
+    /* any thread */
+    _Atomic bool cancelled; /* closing or failed: workers skip what is left */
+    _Atomic uint64_t fill_ns; /* what workers have spent on its batches */
+    /* loop */
+    int state;
+    struct batch *batches;        /* depth staging slots */
+    struct placement *placements; /* depth */
+    uint32_t *free_staging;       /* a stack */
+    uint32_t free_count;
+    struct batch **by_seq;  /* batch in flight of seq: by_seq[seq % depth] */
+    uint64_t next_reserve;  /* step to reserve next; a step's number is its batch's seq */
+    uint64_t next_place;    /* seq to place next */
+    uint32_t in_flight;     /* batches with the workers or a copy engine */
+    uint32_t filled;        /* complete, waiting to be placed */
+    uint32_t ready;         /* placements that members hold or may take */
+    bool exhausted;         /* the sampler has no step next_reserve */
+    uint64_t ring_bytes;    /* taken from the budget */
+    struct pool_queue queue; /* batches that have samples to hand out */
+    struct dataset_waiter waiter;
+    struct pool_task task; /* making and freeing the ring */
+    int task_status;
+    struct feedd_error task_error;
+    struct {
+        uint64_t batches, samples; /* published */
+        uint64_t epoch, position;  /* of the batch published last */
+        uint64_t latency_ns;        /* sum over batches: reserved to ready */
+        uint64_t ready_ns;          /* sum over time: ready slots x nanoseconds */
+        uint64_t ready_since_ns;    /* when ready_ns was last brought up to date */
+    } stats;
+    struct {
+        uint64_t tick_ns, batches, samples, ready_ns, fill_ns; /* at the last tick */
+        double batches_s, samples_s; /* published a second, over the second before it */
+        double ready;                /* mean count of ready slots */
+        double workers;              /* mean count of workers that filled its batches */
+    } rate;
+};
+
+/* Starts opening. @return 0 and *out: group_opened() or group_failed() comes later; FEEDD_E_MEMORY */
+int stream_open(struct group *group, const struct stream_spec *spec, struct stream **out, struct feedd_error *err);
+
+/* From any state but closing and closed. Ends in group_stream_closed(), later; the stream is freed then. */
+void stream_close(struct stream *stream);
+
+/* From the group: one member's lease of a slot has ended. */
+void stream_lease_end(struct stream *stream, uint32_t slot);
+
+/* Once a second: brings `rate` up to date. */
+void stream_tick(struct stream *stream, uint64_t now_ns);
+
+/* From batch.c, on the loop: the workers are done with it. */
+void stream_batch_filled(struct stream *stream, struct batch *batch);
+
+#endif

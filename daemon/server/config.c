@@ -1,0 +1,751 @@
+/* config.c - feedd.conf from YAML into plain structs.
+ *
+ * Happy path: read the file -> check its events (one document, no anchors or tags) -> load it as a tree -> walk the
+ * tree with one table of keys a section: daemon, then datasets, then streams, which refer to datasets.
+ * What can fail: the file can't be read; it isn't YAML; a key is unknown, repeated or missing; a value isn't allowed.
+ * Threads: loop only.
+ *
+ * Why libyaml's document and not a mapping library such as libcyaml: every node keeps its line, so what only the whole
+ * file shows (a stream of an unknown dataset, a batch size of 0) is still reported with file, line and key.
+ *
+ * Anchors and aliases are refused: an aliased node has the line of its anchor, not of its use, and aliases of lists
+ * multiply. Scalars are taken as text, quoted or not; each key says what it makes of it. */
+#include "config.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <yaml.h>
+
+#include "error.h"
+
+#define FILE_MAX_BYTES  (1u << 20)
+#define ENTRIES_MAX     4096u  /* datasets; streams */
+#define CLASSES_MAX     65536u /* of a dataset */
+#define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1)
+#define SOCKET_DEFAULT  "/run/feedd/feedd.sock"
+#define SHOWN           64u /* bytes of a value that messages show */
+
+struct loader {
+    const char *path;
+    char file[READER_SHOWN];          /* the path as messages show it */
+    const char *section, *name, *key; /* where the walk is; NULL from the level on that it hasn't reached */
+    struct config *config;
+    yaml_document_t *document;
+    struct feedd_error *err;
+};
+
+enum key_flag {
+    KEY_REQUIRED = 1 << 0,
+    KEY_AUTO = 1 << 1, /* the text "auto" is allowed, and stored as 0 */
+};
+
+/* What may stand in one mapping: a table of these. */
+struct key {
+    const char *name;
+    int flags; /* enum key_flag */
+    int (*parse)(struct loader *l, const struct key *key, yaml_node_t *node, void *field);
+    size_t offset;     /* of `field` in the section's struct */
+    uint64_t min, max; /* of a number */
+};
+
+/* Errors. */
+
+/* "FILE:LINE: section.name.key: " and what is formatted. */
+__attribute__((format(printf, 3, 4))) static int fail(const struct loader *l, const yaml_node_t *node,
+                                                      const char *format, ...)
+{
+    char what[sizeof(l->err->message)];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof(what), format, args);
+    va_end(args);
+    const char *part[3] = {l->section, l->name, l->key};
+    char place[3 * (SHOWN + 4)] = ""; /* keys of a table are short, names come from shown() */
+    size_t used = 0;
+    for (int i = 0; i < 3; i++)
+        if (part[i] != NULL)
+            used += (size_t)snprintf(place + used, sizeof(place) - used, "%s%s", i > 0 ? "." : "", part[i]);
+    return error_set(l->err, FEEDD_E_ARGUMENT, "%s:%zu: %s%s%s", l->file, node->start_mark.line + 1, place,
+                     used > 0 ? ": " : "", what);
+}
+
+static int no_memory(const struct loader *l)
+{
+    return error_set(l->err, FEEDD_E_MEMORY, "%s: not enough memory for the configuration", l->file);
+}
+
+/* A value as messages show it: its first bytes, whole UTF-8 characters. */
+static const char *shown(const char *text, char out[SHOWN + 4])
+{
+    size_t length = strlen(text), end = length < SHOWN ? length : SHOWN;
+    while (end < length && end > 0 && ((unsigned char)text[end] & 0xC0) == 0x80)
+        end--;
+    snprintf(out, SHOWN + 4, "%.*s%s", (int)end, text, end < length ? "..." : "");
+    return out;
+}
+
+/* "a, b, c" for messages; what doesn't fit is left out and marked. */
+struct list {
+    char text[384];
+    size_t used;
+    int full;
+};
+
+static void list_add(struct list *list, const char *word)
+{
+    static const char more[] = ", ...";
+    if (list->full)
+        return;
+    list->full = list->used + 2 + strlen(word) + sizeof(more) > sizeof(list->text);
+    if (list->full)
+        memcpy(list->text + list->used, more, sizeof(more));
+    else
+        list->used += (size_t)snprintf(list->text + list->used, sizeof(list->text) - list->used, "%s%s",
+                                       list->used > 0 ? ", " : "", word);
+}
+
+/* Nodes. */
+
+static yaml_node_t *node_at(const struct loader *l, int index)
+{
+    return yaml_document_get_node(l->document, index);
+}
+
+static const char *kind(const yaml_node_t *node)
+{
+    return node->type == YAML_MAPPING_NODE ? "a mapping" : node->type == YAML_SEQUENCE_NODE ? "a list" : "text";
+}
+
+static int node_text(struct loader *l, const yaml_node_t *node, const char **text)
+{
+    if (node->type != YAML_SCALAR_NODE)
+        return fail(l, node, "is %s; allowed: one value", kind(node));
+    const char *value = (const char *)node->data.scalar.value;
+    if (strlen(value) != node->data.scalar.length)
+        return fail(l, node, "holds a NUL character; allowed: text without it");
+    *text = value;
+    return 0;
+}
+
+/* Pairs of a mapping; nothing at all ("daemon:", with every line below it commented out) is an empty one. */
+static int node_pairs(struct loader *l, const yaml_node_t *node, yaml_node_pair_t **pairs, size_t *count)
+{
+    *pairs = NULL;
+    *count = 0;
+    if (node->type == YAML_SCALAR_NODE && node->data.scalar.length == 0)
+        return 0;
+    if (node->type != YAML_MAPPING_NODE)
+        return fail(l, node, "is %s; allowed: a mapping (lines of `key: value`)", kind(node));
+    *pairs = node->data.mapping.pairs.start;
+    *count = (size_t)(node->data.mapping.pairs.top - node->data.mapping.pairs.start);
+    return 0;
+}
+
+/* Values. */
+
+static int text_number(const char *text, const char **end, uint64_t *out)
+{
+    uint64_t value = 0;
+    const char *c = text;
+    for (; *c >= '0' && *c <= '9'; c++) {
+        uint64_t digit = (uint64_t)(*c - '0');
+        if (value > (UINT64_MAX - digit) / 10)
+            return -1;
+        value = value * 10 + digit;
+    }
+    if (c == text)
+        return -1;
+    *end = c;
+    *out = value;
+    return 0;
+}
+
+static int parse_number(struct loader *l, const struct key *key, yaml_node_t *node, uint64_t *out)
+{
+    const char *text, *end;
+    char buffer[SHOWN + 4];
+    uint64_t value;
+    int rc = node_text(l, node, &text);
+    if (rc != 0)
+        return rc;
+    if ((key->flags & KEY_AUTO) && strcmp(text, "auto") == 0)
+        value = 0;
+    else if (text_number(text, &end, &value) != 0 || *end != '\0' || value < key->min || value > key->max)
+        return fail(l, node, "'%s' is not allowed; allowed: a whole number from %" PRIu64 " to %" PRIu64 "%s",
+                    shown(text, buffer), key->min, key->max, key->flags & KEY_AUTO ? ", or auto" : "");
+    *out = value;
+    return 0;
+}
+
+static int parse_u64(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    return parse_number(l, key, node, field);
+}
+
+static int parse_u32(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    uint64_t value;
+    int rc = parse_number(l, key, node, &value);
+    if (rc == 0)
+        *(uint32_t *)field = (uint32_t)value; /* key->max is less than 2^32 */
+    return rc;
+}
+
+/* Bytes: "512M", "4GiB", "1000000". */
+static int parse_size(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    static const char *const units[][2] = {{"K", "KiB"}, {"M", "MiB"}, {"G", "GiB"}, {"T", "TiB"}};
+    const char *text, *end;
+    char buffer[SHOWN + 4];
+    uint64_t value;
+    int rc = node_text(l, node, &text), shift = 0;
+    if (rc != 0)
+        return rc;
+    if ((key->flags & KEY_AUTO) && strcmp(text, "auto") == 0) {
+        *(uint64_t *)field = 0;
+        return 0;
+    }
+    int good = text_number(text, &end, &value) == 0;
+    if (good && *end != '\0') {
+        for (int i = 0; i < 4; i++)
+            if (strcmp(end, units[i][0]) == 0 || strcmp(end, units[i][1]) == 0)
+                shift = 10 * (i + 1);
+        good = shift > 0;
+    }
+    if (!good || value > UINT64_MAX >> shift || value << shift < key->min || value << shift > key->max)
+        return fail(l, node,
+                    "'%s' is not allowed; allowed: bytes from %" PRIu64 " to %" PRIu64 ", with K, M, G or T "
+                    "for powers of 1024%s",
+                    shown(text, buffer), key->min, key->max, key->flags & KEY_AUTO ? ", or auto" : "");
+    *(uint64_t *)field = value << shift;
+    return 0;
+}
+
+/* A path; a relative one is taken from the configuration's own folder. */
+static int parse_path(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    const char *text, *slash = strrchr(l->path, '/');
+    int rc = node_text(l, node, &text);
+    if (rc != 0)
+        return rc;
+    if (text[0] == '\0')
+        return fail(l, node, "empty; allowed: a path");
+    size_t folder = text[0] == '/' || slash == NULL ? 0 : (size_t)(slash - l->path) + 1, length = strlen(text);
+    char *joined = malloc(folder + length + 1);
+    if (joined == NULL)
+        return no_memory(l);
+    memcpy(joined, l->path, folder);
+    memcpy(joined + folder, text, length + 1);
+    *(char **)field = joined;
+    return 0;
+}
+
+static int parse_socket(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    char *path;
+    int rc = parse_path(l, key, node, &path);
+    if (rc != 0)
+        return rc;
+    if (strlen(path) > SOCKET_PATH_MAX) {
+        rc = fail(l, node,
+                  "the path has %zu bytes, the folder included; allowed: at most %zu, as in every socket address",
+                  strlen(path), SOCKET_PATH_MAX);
+        free(path);
+        return rc;
+    }
+    free(*(char **)field); /* the default */
+    *(char **)field = path;
+    return 0;
+}
+
+static int parse_reader(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    const char *text = NULL, *allowed;
+    char buffer[SHOWN + 4];
+    int rc = node_text(l, node, &text);
+    if (rc != 0)
+        return rc;
+    const struct reader_ops *ops = reader_find(text, &allowed);
+    if (ops == NULL)
+        return fail(l, node, "'%s' is not a reader; allowed: %s", shown(text, buffer), allowed);
+    *(const struct reader_ops **)field = ops;
+    return 0;
+}
+
+/* Class names: any text, also the same one twice (ImageNet has two cranes). `field` is the dataset. */
+static int parse_classes(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    if (node->type != YAML_SEQUENCE_NODE)
+        return fail(l, node, "is %s; allowed: a list of names", kind(node));
+    struct reader_config *dataset = field;
+    yaml_node_item_t *items = node->data.sequence.items.start;
+    size_t count = (size_t)(node->data.sequence.items.top - items);
+    if (count == 0 || count > CLASSES_MAX)
+        return fail(l, node, "%zu names; allowed: 1 to %u, or no such key", count, CLASSES_MAX);
+    dataset->classes = calloc(count, sizeof(char *));
+    if (dataset->classes == NULL)
+        return no_memory(l);
+    for (size_t i = 0; i < count; i++) {
+        const char *text;
+        yaml_node_t *item = node_at(l, items[i]);
+        int rc = node_text(l, item, &text);
+        if (rc != 0)
+            return rc;
+        size_t length = strlen(text);
+        if (length == 0 || length > FEEDD_MAX_NAME)
+            return fail(l, item, "name %zu of the list has %zu bytes; allowed: 1 to %u", i + 1, length, FEEDD_MAX_NAME);
+        dataset->classes[i] = strdup(text);
+        if (dataset->classes[i] == NULL)
+            return no_memory(l);
+        dataset->class_count++;
+    }
+    return 0;
+}
+
+static int parse_dataset(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    const char *text;
+    char buffer[SHOWN + 4];
+    int rc = node_text(l, node, &text);
+    if (rc != 0)
+        return rc;
+    const struct reader_config *dataset = config_dataset(l->config, text);
+    if (dataset == NULL) {
+        struct list allowed = {.used = 0};
+        for (uint32_t i = 0; i < l->config->dataset_count; i++)
+            list_add(&allowed, l->config->datasets[i].name);
+        return fail(l, node, "'%s' is not a dataset; allowed: %s", shown(text, buffer),
+                    allowed.used > 0 ? allowed.text : "none, as `datasets:` has none");
+    }
+    *(const struct reader_config **)field = dataset;
+    return 0;
+}
+
+/* One of an enumeration's names; `what` with its article. */
+static int parse_enum(struct loader *l, yaml_node_t *node, const char *what, int (*parse)(const char *, int *),
+                      const char *(*name)(int), void *field)
+{
+    const char *text;
+    char buffer[SHOWN + 4];
+    int value, rc = node_text(l, node, &text);
+    if (rc != 0)
+        return rc;
+    if (parse(text, &value) != 0) {
+        struct list allowed = {.used = 0};
+        for (int i = 1; name(i) != NULL; i++)
+            list_add(&allowed, name(i));
+        return fail(l, node, "'%s' is not %s; allowed: %s", shown(text, buffer), what, allowed.text);
+    }
+    *(int *)field = value;
+    return 0;
+}
+
+static int parse_order(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    return parse_enum(l, node, "an order", order_parse, order_name, field);
+}
+
+static int parse_tail(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    return parse_enum(l, node, "a tail policy", tail_parse, tail_name, field);
+}
+
+/* Sections. */
+
+static int parse_daemon(struct loader *l, const struct key *key, yaml_node_t *node, void *field);
+static int parse_datasets(struct loader *l, const struct key *key, yaml_node_t *node, void *field);
+static int parse_streams(struct loader *l, const struct key *key, yaml_node_t *node, void *field);
+
+#define DAEMON(field)  offsetof(struct config, field)
+#define DATASET(field) offsetof(struct reader_config, field)
+#define STREAM(field)  offsetof(struct config_stream, field)
+
+/* In the order in which they are parsed, wherever they stand in the file. The last entry has no name. */
+static const struct key file_keys[] = {
+    {"daemon", 0, parse_daemon, 0, 0, 0},
+    {"datasets", 0, parse_datasets, 0, 0, 0},
+    {"streams", 0, parse_streams, 0, 0, 0},
+    {NULL, 0, NULL, 0, 0, 0},
+};
+static const struct key daemon_keys[] = {
+    {"socket", 0, parse_socket, DAEMON(socket), 0, 0},
+    {"workers", KEY_AUTO, parse_u32, DAEMON(workers), 1, 1024},
+    {"ring_memory_max", KEY_AUTO, parse_size, DAEMON(ring_memory_max), 1, UINT64_MAX},
+    {"dataset_memory_max", KEY_AUTO, parse_size, DAEMON(dataset_memory_max), 1, UINT64_MAX},
+    {"clients_max", 0, parse_u32, DAEMON(clients_max), 1, 65536},
+    {"streams_per_client_max", 0, parse_u32, DAEMON(streams_per_client_max), 1, 1024},
+    {NULL, 0, NULL, 0, 0, 0},
+};
+static const struct key dataset_keys[] = {
+    {"reader", KEY_REQUIRED, parse_reader, DATASET(ops), 0, 0},
+    {"images", KEY_REQUIRED, parse_path, DATASET(images), 0, 0},
+    {"labels", 0, parse_path, DATASET(labels), 0, 0},
+    {"classes", 0, parse_classes, 0, 0, 0},
+    {NULL, 0, NULL, 0, 0, 0},
+};
+static const struct key stream_keys[] = {
+    {"dataset", KEY_REQUIRED, parse_dataset, STREAM(dataset), 0, 0},
+    {"batch_size", KEY_REQUIRED, parse_u32, STREAM(batch_size), 1, FEEDD_MAX_BATCH},
+    {"order", 0, parse_order, STREAM(order), 0, 0},
+    {"seed", 0, parse_u64, STREAM(seed), 0, UINT64_MAX},
+    {"epochs", 0, parse_u64, STREAM(epochs), 0, UINT64_MAX},
+    {"tail", 0, parse_tail, STREAM(tail), 0, 0},
+    {"depth", KEY_AUTO, parse_u32, STREAM(depth), 2, FEEDD_MAX_DEPTH},
+    {NULL, 0, NULL, 0, 0, 0},
+};
+
+#define KEYS_MAX   8 /* of a table, its last entry included */
+#define FITS(keys) (sizeof(keys) <= KEYS_MAX * sizeof((keys)[0]))
+_Static_assert(FITS(file_keys) && FITS(daemon_keys) && FITS(dataset_keys) && FITS(stream_keys), "raise KEYS_MAX");
+
+/* The key of a pair, with l->*place set to it, for messages. `buffer` has to live as long as it is there. */
+static int key_text(struct loader *l, yaml_node_t *node, const char **place, char buffer[SHOWN + 4], const char **text)
+{
+    int rc = node_text(l, node, text);
+    if (rc == 0)
+        *place = shown(*text, buffer);
+    return rc;
+}
+
+static int fail_missing(struct loader *l, const yaml_node_t *owner, const struct key *keys)
+{
+    struct list required = {.used = 0};
+    for (int k = 0; keys[k].name != NULL; k++)
+        if (keys[k].flags & KEY_REQUIRED)
+            list_add(&required, keys[k].name);
+    return fail(l, owner, "missing; required: %s", required.text);
+}
+
+/* Fills `fields` from a mapping by a table: first every key is found, then the table's parsers run in its order.
+ * @param place  l->section or l->key: the level of these keys
+ * @param owner  the node whose line a missing key is reported with */
+static int parse_mapping(struct loader *l, const struct key *keys, yaml_node_t *node, const yaml_node_t *owner,
+                         const char **place, void *fields)
+{
+    yaml_node_t *values[KEYS_MAX] = {NULL}, *names[KEYS_MAX] = {NULL};
+    yaml_node_pair_t *pairs;
+    size_t count;
+    int rc = node_pairs(l, node, &pairs, &count);
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        yaml_node_t *name = node_at(l, pairs[i].key);
+        const char *text;
+        char buffer[SHOWN + 4];
+        int k = 0;
+        rc = key_text(l, name, place, buffer, &text);
+        if (rc != 0)
+            break;
+        while (keys[k].name != NULL && strcmp(keys[k].name, text) != 0)
+            k++;
+        if (keys[k].name == NULL) {
+            struct list allowed = {.used = 0};
+            for (int j = 0; keys[j].name != NULL; j++)
+                list_add(&allowed, keys[j].name);
+            rc = fail(l, name, "unknown key; allowed: %s", allowed.text);
+        } else if (values[k] != NULL) {
+            rc = fail(l, name, "repeated key; allowed: once, and it stands in line %zu", names[k]->start_mark.line + 1);
+        } else {
+            names[k] = name;
+            values[k] = node_at(l, pairs[i].value);
+        }
+        *place = NULL;
+    }
+    for (int k = 0; rc == 0 && keys[k].name != NULL; k++) {
+        *place = keys[k].name;
+        if (values[k] != NULL)
+            rc = keys[k].parse(l, &keys[k], values[k], (char *)fields + keys[k].offset);
+        else if (keys[k].flags & KEY_REQUIRED)
+            rc = fail_missing(l, owner, keys);
+        *place = NULL;
+    }
+    return rc;
+}
+
+static int check_name(struct loader *l, const yaml_node_t *node, const char *name)
+{
+    size_t length = strlen(name);
+    if (length == 0 || length > FEEDD_MAX_NAME)
+        return fail(l, node, "a name of %zu bytes; allowed: 1 to %u", length, FEEDD_MAX_NAME);
+    if (strspn(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") != length)
+        return fail(l, node, "not a name; allowed: letters A-Z and a-z, digits, '.', '_' and '-'");
+    return 0;
+}
+
+/* Walks `datasets:` or `streams:`: names, and a mapping each.
+ * @param entry  parses entry i, whose name is new and allowed, and counts it as soon as it owns something */
+static int parse_entries(struct loader *l, yaml_node_t *node, yaml_node_pair_t *pairs, size_t count,
+                         int (*entry)(struct loader *l, const char *name, yaml_node_t *owner, yaml_node_t *node))
+{
+    if (count > ENTRIES_MAX)
+        return fail(l, node, "%zu entries; allowed: at most %u", count, ENTRIES_MAX);
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < count; i++) {
+        yaml_node_t *owner = node_at(l, pairs[i].key);
+        const char *name;
+        char buffer[SHOWN + 4];
+        rc = key_text(l, owner, &l->name, buffer, &name);
+        if (rc == 0)
+            rc = check_name(l, owner, name);
+        for (size_t j = 0; rc == 0 && j < i; j++) {
+            yaml_node_t *other = node_at(l, pairs[j].key);
+            if (strcmp((const char *)other->data.scalar.value, name) == 0)
+                rc = fail(l, owner, "repeated name; allowed: once, and it stands in line %zu",
+                          other->start_mark.line + 1);
+        }
+        if (rc == 0)
+            rc = entry(l, name, owner, node_at(l, pairs[i].value));
+        l->name = NULL;
+    }
+    return rc;
+}
+
+static int dataset_entry(struct loader *l, const char *name, yaml_node_t *owner, yaml_node_t *node)
+{
+    struct reader_config *dataset = &l->config->datasets[l->config->dataset_count++];
+    dataset->name = strdup(name);
+    return dataset->name != NULL ? parse_mapping(l, dataset_keys, node, owner, &l->key, dataset) : no_memory(l);
+}
+
+static int stream_entry(struct loader *l, const char *name, yaml_node_t *owner, yaml_node_t *node)
+{
+    struct config_stream *stream = &l->config->streams[l->config->stream_count++];
+    stream->order = FEEDD_ORDER_SEQUENTIAL;
+    stream->tail = FEEDD_TAIL_DROP;
+    stream->name = strdup(name);
+    return stream->name != NULL ? parse_mapping(l, stream_keys, node, owner, &l->key, stream) : no_memory(l);
+}
+
+static int parse_daemon(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    return parse_mapping(l, daemon_keys, node, node, &l->key, field);
+}
+
+static int parse_datasets(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    struct config *config = field;
+    yaml_node_pair_t *pairs;
+    size_t count;
+    int rc = node_pairs(l, node, &pairs, &count);
+    if (rc != 0 || count == 0)
+        return rc;
+    config->datasets = calloc(count, sizeof(*config->datasets));
+    return config->datasets != NULL ? parse_entries(l, node, pairs, count, dataset_entry) : no_memory(l);
+}
+
+static int parse_streams(struct loader *l, const struct key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    struct config *config = field;
+    yaml_node_pair_t *pairs;
+    size_t count;
+    int rc = node_pairs(l, node, &pairs, &count);
+    if (rc != 0 || count == 0)
+        return rc;
+    config->streams = calloc(count, sizeof(*config->streams));
+    return config->streams != NULL ? parse_entries(l, node, pairs, count, stream_entry) : no_memory(l);
+}
+
+/* The file. */
+
+struct text {
+    unsigned char *bytes;
+    size_t length;
+};
+
+static int read_file(const struct loader *l, struct text *out)
+{
+    uint64_t size;
+    int rc = 0, fd = reader_file_open(l->path, &size, l->err);
+    if (fd < 0)
+        return fd;
+    unsigned char *bytes = malloc(FILE_MAX_BYTES + 1);
+    int64_t length = bytes != NULL ? reader_file_read(fd, l->path, bytes, FILE_MAX_BYTES + 1, l->err) : 0;
+    if (bytes == NULL)
+        rc = no_memory(l);
+    else if (length < 0)
+        rc = (int)length;
+    else if (length > FILE_MAX_BYTES)
+        rc = error_set(l->err, FEEDD_E_LIMIT, "%s: larger than a configuration may be; allowed: %u bytes", l->file,
+                       FILE_MAX_BYTES);
+    close(fd);
+    if (rc != 0) {
+        free(bytes);
+        return rc;
+    }
+    out->bytes = bytes;
+    out->length = (size_t)length;
+    return 0;
+}
+
+static int parser_init(const struct loader *l, yaml_parser_t *parser, const struct text *text)
+{
+    if (!yaml_parser_initialize(parser))
+        return no_memory(l);
+    yaml_parser_set_input_string(parser, text->bytes, text->length);
+    yaml_parser_set_encoding(parser, YAML_UTF8_ENCODING); /* no guessing: offsets of errors are bytes of the file */
+    return 0;
+}
+
+static int parser_error(const struct loader *l, const yaml_parser_t *parser, const struct text *text)
+{
+    if (parser->error == YAML_MEMORY_ERROR)
+        return no_memory(l);
+    size_t line = parser->problem_mark.line + 1;
+    if (parser->error == YAML_READER_ERROR) { /* knows its offset only */
+        line = 1;
+        for (size_t i = 0; i < parser->problem_offset && i < text->length; i++)
+            line += text->bytes[i] == '\n';
+    }
+    return error_set(l->err, FEEDD_E_ARGUMENT, "%s:%zu: not YAML: %s%s%s", l->file, line,
+                     parser->context != NULL ? parser->context : "", parser->context != NULL ? ": " : "",
+                     parser->problem != NULL ? parser->problem : "unknown problem");
+}
+
+/* What the tree wouldn't show any more: @return the reason why feedd.conf may not have this event, or NULL. */
+static const char *refused(const yaml_event_t *event, int *documents)
+{
+    const yaml_char_t *anchor = NULL, *tag = NULL;
+    switch (event->type) {
+    case YAML_DOCUMENT_START_EVENT:
+        return ++*documents > 1 ? "a second document begins; allowed: one" : NULL;
+    case YAML_ALIAS_EVENT:
+        return "an alias (*name); allowed: write the value out";
+    case YAML_SCALAR_EVENT:
+        anchor = event->data.scalar.anchor;
+        tag = event->data.scalar.tag;
+        break;
+    case YAML_SEQUENCE_START_EVENT:
+        anchor = event->data.sequence_start.anchor;
+        tag = event->data.sequence_start.tag;
+        break;
+    case YAML_MAPPING_START_EVENT:
+        anchor = event->data.mapping_start.anchor;
+        tag = event->data.mapping_start.tag;
+        break;
+    default:
+        break;
+    }
+    return anchor != NULL ? "an anchor (&name); allowed: values without one"
+           : tag != NULL  ? "a tag (!name); allowed: values without one"
+                          : NULL;
+}
+
+static int check_events(const struct loader *l, const struct text *text)
+{
+    yaml_parser_t parser;
+    int documents = 0, end = 0, rc = parser_init(l, &parser, text);
+    if (rc != 0)
+        return rc;
+    while (rc == 0 && !end) {
+        yaml_event_t event;
+        if (!yaml_parser_parse(&parser, &event)) {
+            rc = parser_error(l, &parser, text);
+            break;
+        }
+        const char *reason = refused(&event, &documents);
+        if (reason != NULL)
+            rc = error_set(l->err, FEEDD_E_ARGUMENT, "%s:%zu: %s", l->file, event.start_mark.line + 1, reason);
+        end = event.type == YAML_STREAM_END_EVENT;
+        yaml_event_delete(&event);
+    }
+    yaml_parser_delete(&parser);
+    return rc;
+}
+
+static int parse_file(struct loader *l, const struct text *text)
+{
+    yaml_parser_t parser;
+    yaml_document_t document;
+    int rc = check_events(l, text);
+    if (rc == 0)
+        rc = parser_init(l, &parser, text);
+    if (rc != 0)
+        return rc;
+    if (yaml_parser_load(&parser, &document)) {
+        l->document = &document;
+        yaml_node_t *root = yaml_document_get_root_node(&document); /* NULL: nothing but comments */
+        if (root != NULL)
+            rc = parse_mapping(l, file_keys, root, root, &l->section, l->config);
+        yaml_document_delete(&document);
+    } else {
+        rc = parser_error(l, &parser, text);
+    }
+    yaml_parser_delete(&parser);
+    return rc;
+}
+
+int config_load(const char *path, struct config **out, struct feedd_error *err)
+{
+    struct loader l = {.path = path, .err = err};
+    struct text text;
+    reader_file_shown(path, l.file);
+    int rc = read_file(&l, &text);
+    if (rc != 0)
+        return rc;
+    struct config *config = calloc(1, sizeof(*config));
+    if (config != NULL) {
+        config->path = strdup(path);
+        config->socket = strdup(SOCKET_DEFAULT);
+        config->clients_max = 256;
+        config->streams_per_client_max = 16;
+    }
+    l.config = config;
+    rc = config == NULL || config->path == NULL || config->socket == NULL ? no_memory(&l) : parse_file(&l, &text);
+    free(text.bytes);
+    if (rc != 0) {
+        config_free(config);
+        return rc;
+    }
+    *out = config;
+    return 0;
+}
+
+void config_free(struct config *config)
+{
+    if (config == NULL)
+        return;
+    for (uint32_t i = 0; i < config->dataset_count; i++) {
+        struct reader_config *dataset = &config->datasets[i];
+        for (uint32_t c = 0; c < dataset->class_count; c++)
+            free(dataset->classes[c]);
+        free(dataset->classes);
+        free(dataset->images);
+        free(dataset->labels);
+        free(dataset->name);
+    }
+    for (uint32_t i = 0; i < config->stream_count; i++)
+        free(config->streams[i].name);
+    free(config->datasets);
+    free(config->streams);
+    free(config->socket);
+    free(config->path);
+    free(config);
+}
+
+const struct reader_config *config_dataset(const struct config *config, const char *name)
+{
+    for (uint32_t i = 0; i < config->dataset_count; i++)
+        if (strcmp(config->datasets[i].name, name) == 0)
+            return &config->datasets[i];
+    return NULL;
+}
+
+const struct config_stream *config_stream(const struct config *config, const char *name)
+{
+    for (uint32_t i = 0; i < config->stream_count; i++)
+        if (strcmp(config->streams[i].name, name) == 0)
+            return &config->streams[i];
+    return NULL;
+}

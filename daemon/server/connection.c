@@ -1,0 +1,291 @@
+/* connection.c - see connection.h.
+ *
+ * Happy path: accept -> who is it (SO_PEERCRED, pidfd) -> HELLO -> packets to control.c, packets back -> gone.
+ * What can fail: everything that a client does. It is told in one line, logged in one line, and closed; nothing of it
+ * stays behind and nobody else notices. */
+#include "connection.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "control.h"
+#include "ensure.h"
+#include "error.h"
+#include "log.h"
+#include "server.h"
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77 /* Linux 6.5 */
+#endif
+
+const struct sm_state connection_states[] = {
+    [CONNECTION_GREETING] = {"greeting", SM(CONNECTION_SERVING) | SM(CONNECTION_CLOSING)},
+    [CONNECTION_SERVING] = {"serving", SM(CONNECTION_CLOSING)},
+    [CONNECTION_CLOSING] = {"closing", 0},
+};
+
+struct queued_packet {
+    struct queued_packet *next;
+    size_t bytes;
+    uint32_t fd_count;
+    int fds[WIRE_MAX_FDS]; /* our own copies */
+    uint8_t packet[];
+};
+
+static void on_socket(uv_poll_t *poll, int status, int events);
+
+static void queue_drop_first(struct connection *connection)
+{
+    struct queued_packet *packet = connection->first;
+    connection->first = packet->next;
+    if (connection->first == NULL)
+        connection->last = NULL;
+    connection->queued--;
+    while (packet->fd_count > 0)
+        close(packet->fds[--packet->fd_count]);
+    free(packet);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct connection *connection = handle->data;
+    if (--connection->open_handles > 0)
+        return;
+    close(connection->fd);
+    if (connection->pidfd >= 0)
+        close(connection->pidfd);
+    free(connection);
+}
+
+void connection_close(struct connection *connection, const struct feedd_error *err)
+{
+    if (connection->state == CONNECTION_CLOSING)
+        return;
+    struct server *server = connection->server;
+    if (err != NULL) {
+        log_warning("client %s[%d] uid %u: closed: %s", connection->name, (int)connection->pid,
+                    (unsigned)connection->uid, err->message);
+        server->stats.refused++;
+        if (connection->queued == 0) /* the last word; if it can't be sent at once, it isn't */
+            connection_send_error(connection, 0, 0, err);
+    }
+    if (connection->state == CONNECTION_CLOSING) /* sending closed it */
+        return;
+    sm_move(connection_states, &connection->state, CONNECTION_CLOSING);
+    control_connection_closed(connection);
+    while (connection->first != NULL)
+        queue_drop_first(connection);
+    list_remove(&connection->node);
+    list_remove(&connection->unflushed_node);
+    server->connection_count--;
+    shutdown(connection->fd, SHUT_RDWR); /* also for a child that holds a copy */
+    uv_close((uv_handle_t *)&connection->poll, on_handle_closed);
+    if (connection->pidfd >= 0)
+        uv_close((uv_handle_t *)&connection->process, on_handle_closed);
+}
+
+static void update_events(struct connection *connection)
+{
+    int events = UV_READABLE | (connection->queued > 0 ? UV_WRITABLE : 0);
+    uv_poll_start(&connection->poll, events, on_socket);
+}
+
+static int queue_packet(struct connection *connection, const uint8_t *bytes, size_t size, const int *fds,
+                        uint32_t fd_count)
+{
+    struct queued_packet *packet = malloc(sizeof(*packet) + size);
+    if (packet == NULL)
+        return FEEDD_E_MEMORY;
+    packet->next = NULL;
+    packet->bytes = size;
+    packet->fd_count = 0;
+    memcpy(packet->packet, bytes, size);
+    for (uint32_t i = 0; i < fd_count; i++) {
+        int fd = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (fd < 0) {
+            while (packet->fd_count > 0)
+                close(packet->fds[--packet->fd_count]);
+            free(packet);
+            return FEEDD_E_IO;
+        }
+        packet->fds[packet->fd_count++] = fd;
+    }
+    if (connection->last == NULL)
+        connection->first = packet;
+    else
+        connection->last->next = packet;
+    connection->last = packet;
+    connection->queued++;
+    if (connection->queued == 1)
+        update_events(connection);
+    return 0;
+}
+
+void connection_send(struct connection *connection, enum wire_type type, const ProtobufCMessage *message,
+                     const int *fds, uint32_t fd_count)
+{
+    if (connection->state == CONNECTION_CLOSING)
+        return;
+    uint8_t *buffer = connection->server->packet_out;
+    size_t bytes = wire_pack(buffer, WIRE_MAX_PACKET, type, message);
+    ENSURE(bytes > 0); /* our own messages are small: names and counts are limited */
+    int status = connection->queued > 0 ? FEEDD_E_TIMEOUT : wire_send(connection->fd, buffer, bytes, fds, fd_count);
+    if (status == FEEDD_E_TIMEOUT) {
+        struct feedd_error err;
+        if (connection->queued >= CONNECTION_QUEUE_MAX) {
+            error_set(&err, FEEDD_E_LIMIT, "it doesn't read: %u packets wait for it", connection->queued);
+            connection_close(connection, &err);
+        } else if (queue_packet(connection, buffer, bytes, fds, fd_count) != 0) {
+            error_set(&err, FEEDD_E_MEMORY, "no memory or descriptors for a packet to it");
+            connection_close(connection, &err);
+        }
+    } else if (status != 0) {
+        connection_close(connection, NULL);
+    }
+}
+
+void connection_send_error(struct connection *connection, uint32_t request, uint32_t stream,
+                           const struct feedd_error *err)
+{
+    Feedd__Error message = FEEDD__ERROR__INIT;
+    message.has_request = request != 0;
+    message.request = request;
+    message.has_stream = stream != 0;
+    message.stream = stream;
+    message.status = err->status;
+    message.message = (char *)(uintptr_t)err->message;
+    connection_send(connection, WIRE_ERROR, &message.base, NULL, 0);
+}
+
+static void read_packets(struct connection *connection)
+{
+    struct server *server = connection->server;
+    for (int i = 0; i < 16 && connection->state != CONNECTION_CLOSING; i++) { /* then others have their turn */
+        struct wire_packet packet;
+        struct feedd_error err;
+        size_t max_bytes = connection->state == CONNECTION_GREETING ? WIRE_MAX_HELLO : WIRE_MAX_PACKET;
+        int status = wire_receive(connection->fd, server->packet_in, max_bytes, 0, &packet, &err);
+        if (status == FEEDD_E_TIMEOUT)
+            return;
+        if (status == 0)
+            status = control_packet(connection, &packet, &err);
+        if (status != 0)
+            connection_close(connection, status == FEEDD_E_CONNECTION ? NULL : &err);
+    }
+}
+
+static void write_packets(struct connection *connection)
+{
+    while (connection->first != NULL) {
+        struct queued_packet *packet = connection->first;
+        int status = wire_send(connection->fd, packet->packet, packet->bytes, packet->fds, packet->fd_count);
+        if (status == FEEDD_E_TIMEOUT)
+            return;
+        if (status != 0) {
+            connection_close(connection, NULL);
+            return;
+        }
+        queue_drop_first(connection);
+    }
+    update_events(connection);
+    control_flush(connection);
+}
+
+static void on_socket(uv_poll_t *poll, int status, int events)
+{
+    struct connection *connection = poll->data;
+    if (status < 0) {
+        connection_close(connection, NULL);
+        return;
+    }
+    if (events & UV_WRITABLE)
+        write_packets(connection);
+    if (events & UV_READABLE && connection->state != CONNECTION_CLOSING)
+        read_packets(connection);
+}
+
+static void on_process_gone(uv_poll_t *process, int status, int events)
+{
+    struct connection *connection = process->data;
+    (void)status, (void)events;
+    log_info("client %s[%d]: its process has gone", connection->name, (int)connection->pid);
+    connection_close(connection, NULL);
+}
+
+/* Credentials and a descriptor of the process at the other end; -1 where it is not visible from here. */
+static void identify(struct connection *connection)
+{
+    struct ucred credentials = {0, (uid_t)-1, (gid_t)-1};
+    socklen_t size = sizeof(credentials);
+    getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
+    connection->pid = credentials.pid;
+    connection->uid = credentials.uid;
+    connection->gid = credentials.gid;
+    connection->pidfd = -1;
+    size = sizeof(connection->pidfd);
+    if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERPIDFD, &connection->pidfd, &size) != 0)
+        connection->pidfd = connection->pid > 0 ? (int)syscall(SYS_pidfd_open, connection->pid, 0) : -1;
+}
+
+void connection_new(struct server *server, int fd)
+{
+    struct connection *connection = calloc(1, sizeof(*connection));
+    if (connection == NULL) {
+        log_error("no memory for a client");
+        close(fd);
+        return;
+    }
+    connection->server = server;
+    connection->fd = fd;
+    connection->number = ++server->connection_number;
+    connection->state = CONNECTION_GREETING;
+    connection->connected_ns = clock_ns();
+    strcpy(connection->name, "?");
+    list_init(&connection->streams);
+    list_init(&connection->unflushed_node);
+    identify(connection);
+    connection->poll.data = connection->process.data = connection;
+    if (uv_poll_init(&server->loop, &connection->poll, fd) != 0) {
+        log_error("a client's socket can't be watched");
+        close(fd);
+        if (connection->pidfd >= 0)
+            close(connection->pidfd);
+        free(connection);
+        return;
+    }
+    connection->open_handles = 1;
+    if (connection->pidfd >= 0 && uv_poll_init(&server->loop, &connection->process, connection->pidfd) != 0) {
+        close(connection->pidfd);
+        connection->pidfd = -1;
+    }
+    if (connection->pidfd >= 0) {
+        connection->open_handles = 2;
+        uv_poll_start(&connection->process, UV_READABLE, on_process_gone);
+    }
+    list_append(&server->connections, &connection->node);
+    server->connection_count++;
+    server->stats.connections++;
+    update_events(connection);
+    if (server->connection_count > server->config->clients_max) {
+        struct feedd_error err;
+        error_set(&err, FEEDD_E_LIMIT, "feedd serves %u clients already, as many as clients_max allows",
+                  server->config->clients_max);
+        connection_close(connection, &err);
+    }
+}
+
+void connection_tick(struct connection *connection, uint64_t now_ns)
+{
+    if (connection->state == CONNECTION_GREETING &&
+        now_ns - connection->connected_ns > SERVER_HELLO_MS * (uint64_t)1000000) {
+        struct feedd_error err;
+        error_set(&err, FEEDD_E_TIMEOUT, "no HELLO within %u s", SERVER_HELLO_MS / 1000);
+        connection_close(connection, &err);
+    }
+}

@@ -1,0 +1,134 @@
+/* error.c - error messages and the names of enumerations. Thread-safe: no state. */
+#include "error.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+int error_set(struct feedd_error *err, int status, const char *format, ...)
+{
+    if (err == NULL)
+        return status;
+    err->status = status;
+    va_list args;
+    va_start(args, format);
+    int length = vsnprintf(err->message, sizeof(err->message), format, args);
+    va_end(args);
+    if (length < 0) {
+        err->message[0] = '\0';
+    } else if ((size_t)length >= sizeof(err->message)) { /* cut before a broken UTF-8 sequence */
+        size_t end = sizeof(err->message) - 1;
+        while (end > 0 && ((uint8_t)err->message[end - 1] & 0xC0) == 0x80)
+            end--;
+        if (end > 0 && (uint8_t)err->message[end - 1] >= 0xC0)
+            end--;
+        err->message[end] = '\0';
+    }
+    for (char *c = err->message; *c != '\0'; c++) /* one line, whatever a file's name holds */
+        if ((uint8_t)*c < 0x20 || *c == 0x7F)
+            *c = '?';
+    return status;
+}
+
+const char *error_status_name(int status)
+{
+    switch (status) {
+    case FEEDD_OK:
+        return "ok";
+    case FEEDD_E_ARGUMENT:
+        return "bad argument";
+    case FEEDD_E_NOT_FOUND:
+        return "not found";
+    case FEEDD_E_ACCESS:
+        return "access denied";
+    case FEEDD_E_LIMIT:
+        return "over a limit";
+    case FEEDD_E_MEMORY:
+        return "out of memory";
+    case FEEDD_E_IO:
+        return "input/output error";
+    case FEEDD_E_CORRUPT:
+        return "corrupt data";
+    case FEEDD_E_UNSUPPORTED:
+        return "unsupported";
+    case FEEDD_E_VERSION:
+        return "version mismatch";
+    case FEEDD_E_PROTOCOL:
+        return "protocol error";
+    case FEEDD_E_CONNECTION:
+        return "no connection";
+    case FEEDD_E_TIMEOUT:
+        return "timeout";
+    case FEEDD_E_LEASES:
+        return "too many leases";
+    case FEEDD_E_TOKEN:
+        return "resume token refused";
+    case FEEDD_E_STATE:
+        return "wrong state";
+    case FEEDD_E_FORK:
+        return "used after fork";
+    case FEEDD_E_SHUTDOWN:
+        return "daemon stopping";
+    case FEEDD_E_DEVICE:
+        return "device error";
+    case FEEDD_E_END:
+        return "end of stream";
+    case FEEDD_E_INTERNAL:
+        return "internal error";
+    default:
+        return "unknown status";
+    }
+}
+
+static const struct {
+    const char *name;
+    uint32_t bytes;
+} dtypes[] = {
+    [FEEDD_U8] = {"u8", 1},     [FEEDD_I8] = {"i8", 1},   [FEEDD_F16] = {"f16", 2}, [FEEDD_BF16] = {"bf16", 2},
+    [FEEDD_F32] = {"f32", 4},   [FEEDD_I32] = {"i32", 4}, [FEEDD_I64] = {"i64", 8},
+};
+static const char *const orders[] = {[FEEDD_ORDER_SEQUENTIAL] = "sequential", [FEEDD_ORDER_SHUFFLE] = "shuffle"};
+static const char *const tails[] = {
+    [FEEDD_TAIL_DROP] = "drop", [FEEDD_TAIL_PAD] = "pad", [FEEDD_TAIL_PARTIAL] = "partial"};
+
+#define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+const char *dtype_name(int dtype)
+{
+    return dtype > 0 && dtype < COUNT(dtypes) ? dtypes[dtype].name : NULL;
+}
+
+uint32_t dtype_bytes(int dtype)
+{
+    return dtype > 0 && dtype < COUNT(dtypes) ? dtypes[dtype].bytes : 0;
+}
+
+static int parse_name(const char *const *names, int count, const char *name, int *value)
+{
+    for (int i = 1; i < count; i++)
+        if (strcmp(names[i], name) == 0) {
+            *value = i;
+            return 0;
+        }
+    return FEEDD_E_ARGUMENT;
+}
+
+const char *order_name(int order)
+{
+    return order > 0 && order < COUNT(orders) ? orders[order] : NULL;
+}
+
+int order_parse(const char *name, int *order)
+{
+    return parse_name(orders, COUNT(orders), name, order);
+}
+
+const char *tail_name(int tail)
+{
+    return tail > 0 && tail < COUNT(tails) ? tails[tail] : NULL;
+}
+
+int tail_parse(const char *name, int *tail)
+{
+    return parse_name(tails, COUNT(tails), name, tail);
+}

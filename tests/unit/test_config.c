@@ -1,0 +1,675 @@
+/* test_config.c - feedd.conf: what a good one becomes, and the one line that each bad one gets.
+ *
+ * Happy path: every case writes a file into a folder of its own and loads it; values and messages are written out here
+ * by hand. The folder goes at the end.
+ * Threads: one. */
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config.h"
+#include "error.h"
+
+static char folder[512];
+static char file[600]; /* folder/feedd.conf */
+
+static void folder_make(void)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof(folder), "%s/feedd-config-XXXXXX", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp");
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(file, sizeof(file), "%s/feedd.conf", folder);
+}
+
+static void folder_remove(void)
+{
+    unlink(file);
+    ck_assert_int_eq(rmdir(folder), 0);
+}
+
+static void write_bytes(const void *bytes, size_t length)
+{
+    FILE *f = fopen(file, "wb");
+    ck_assert_ptr_nonnull(f);
+    ck_assert_uint_eq(fwrite(bytes, 1, length, f), length);
+    ck_assert_int_eq(fclose(f), 0);
+}
+
+static struct config *load(const char *text)
+{
+    struct config *config = NULL;
+    struct feedd_error err = {.message = ""};
+    write_bytes(text, strlen(text));
+    int rc = config_load(file, &config, &err);
+    ck_assert_msg(rc == 0, "%s", err.message);
+    return config;
+}
+
+/* Loads what has to be refused: with `status`, and exactly "FILE<message>". */
+static void refuse_bytes(const void *bytes, size_t length, int status, const char *message)
+{
+    struct config *const untouched = (struct config *)file;
+    struct config *config = untouched;
+    struct feedd_error err = {.message = ""};
+    char due[1024];
+    write_bytes(bytes, length);
+    int rc = config_load(file, &config, &err);
+    snprintf(due, sizeof(due), "%s%s", file, message);
+    ck_assert_str_eq(err.message, due);
+    ck_assert_int_eq(rc, status);
+    ck_assert_int_eq(err.status, status);
+    ck_assert_ptr_eq(config, untouched);
+    ck_assert_int_eq(config_load(file, &config, NULL), status); /* nobody has to want the message */
+}
+
+static void refuse(const char *text, const char *message)
+{
+    refuse_bytes(text, strlen(text), FEEDD_E_ARGUMENT, message);
+}
+
+#define FASHION "datasets:\n  fashion:\n    reader: idx\n    images: /d/images.gz\n"
+#define TRAIN   FASHION "streams:\n  train:\n    dataset: fashion\n    batch_size: 64\n"
+
+static const char full[] = "# a comment\n"
+                           "streams:\n" /* before the datasets that they refer to */
+                           "  train:\n"
+                           "    dataset: fashion\n"
+                           "    batch_size: 64\n"
+                           "    order: shuffle\n"
+                           "    seed: 18446744073709551615\n"
+                           "    epochs: 3\n"
+                           "    tail: partial\n"
+                           "    depth: 8\n"
+                           "  fashion: {dataset: digits, batch_size: 65536, tail: pad, depth: auto}\n"
+                           "daemon:\n"
+                           "  socket: /run/feedd/other.sock\n"
+                           "  workers: 12\n"
+                           "  ring_memory_max: 4G\n"
+                           "  dataset_memory_max: 512MiB\n"
+                           "  clients_max: 65536\n"
+                           "  streams_per_client_max: 1024\n"
+                           "datasets:\n"
+                           "  fashion:\n"
+                           "    reader: idx\n"
+                           "    images: /usr/share/images.gz\n"
+                           "    labels: \"/usr/share/labels.gz\"\n"
+                           "    classes: [T-shirt/top, 'Trouser', \"caf\\u00e9\", Trouser]\n"
+                           "  digits:\n"
+                           "    reader: idx\n"
+                           "    images: mnist/images\n";
+
+START_TEST(everything_set)
+{
+    char due[700];
+    struct config *c = load(full);
+    ck_assert_str_eq(c->path, file);
+    ck_assert_str_eq(c->socket, "/run/feedd/other.sock");
+    ck_assert_uint_eq(c->workers, 12);
+    ck_assert_uint_eq(c->ring_memory_max, 4294967296u);
+    ck_assert_uint_eq(c->dataset_memory_max, 536870912);
+    ck_assert_uint_eq(c->clients_max, 65536);
+    ck_assert_uint_eq(c->streams_per_client_max, 1024);
+
+    ck_assert_uint_eq(c->dataset_count, 2);
+    const struct reader_config *fashion = &c->datasets[0], *digits = &c->datasets[1];
+    ck_assert_str_eq(fashion->name, "fashion");
+    ck_assert_ptr_eq(fashion->ops, &reader_idx);
+    ck_assert_str_eq(fashion->images, "/usr/share/images.gz");
+    ck_assert_str_eq(fashion->labels, "/usr/share/labels.gz");
+    ck_assert_uint_eq(fashion->class_count, 4);
+    ck_assert_str_eq(fashion->classes[0], "T-shirt/top");
+    ck_assert_str_eq(fashion->classes[1], "Trouser");
+    ck_assert_str_eq(fashion->classes[2], "caf\xc3\xa9");
+    ck_assert_str_eq(fashion->classes[3], "Trouser");
+    ck_assert_str_eq(digits->name, "digits");
+    snprintf(due, sizeof(due), "%s/mnist/images", folder);
+    ck_assert_str_eq(digits->images, due);
+    ck_assert_ptr_null(digits->labels);
+    ck_assert_ptr_null(digits->classes);
+    ck_assert_uint_eq(digits->class_count, 0);
+
+    ck_assert_uint_eq(c->stream_count, 2);
+    const struct config_stream *s = &c->streams[0];
+    ck_assert_str_eq(s->name, "train");
+    ck_assert_ptr_eq(s->dataset, fashion);
+    ck_assert_uint_eq(s->batch_size, 64);
+    ck_assert_int_eq(s->order, FEEDD_ORDER_SHUFFLE);
+    ck_assert_uint_eq(s->seed, UINT64_MAX);
+    ck_assert_uint_eq(s->epochs, 3);
+    ck_assert_int_eq(s->tail, FEEDD_TAIL_PARTIAL);
+    ck_assert_uint_eq(s->depth, 8);
+    s = &c->streams[1]; /* a stream with a dataset's name, of another dataset */
+    ck_assert_str_eq(s->name, "fashion");
+    ck_assert_ptr_eq(s->dataset, digits);
+    ck_assert_uint_eq(s->batch_size, 65536);
+    ck_assert_int_eq(s->order, FEEDD_ORDER_SEQUENTIAL);
+    ck_assert_uint_eq(s->seed, 0);
+    ck_assert_uint_eq(s->epochs, 0);
+    ck_assert_int_eq(s->tail, FEEDD_TAIL_PAD);
+    ck_assert_uint_eq(s->depth, 0);
+
+    ck_assert_ptr_eq(config_dataset(c, "fashion"), fashion);
+    ck_assert_ptr_eq(config_dataset(c, "digits"), digits);
+    ck_assert_ptr_null(config_dataset(c, "train"));
+    ck_assert_ptr_eq(config_stream(c, "fashion"), s);
+    ck_assert_ptr_null(config_stream(c, "digits"));
+    config_free(c);
+    config_free(NULL);
+}
+END_TEST
+
+/* A file of nothing, of comments, of sections without content: all defaults. */
+START_TEST(nothing_set)
+{
+    static const char *const files[] = {
+        "",
+        "# nothing\n",
+        "---\n",
+        "{}",
+        "daemon:\n  # workers: 4\ndatasets:\nstreams:\n",
+        "\xef\xbb\xbf"
+        "daemon: {}\n",
+        "daemon: {workers: auto, ring_memory_max: auto, dataset_memory_max: auto}\n...\n",
+    };
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        struct config *c = load(files[i]);
+        ck_assert_str_eq(c->socket, "/run/feedd/feedd.sock");
+        ck_assert_uint_eq(c->workers, 0);
+        ck_assert_uint_eq(c->ring_memory_max, 0);
+        ck_assert_uint_eq(c->dataset_memory_max, 0);
+        ck_assert_uint_eq(c->clients_max, 256);
+        ck_assert_uint_eq(c->streams_per_client_max, 16);
+        ck_assert_uint_eq(c->dataset_count, 0);
+        ck_assert_uint_eq(c->stream_count, 0);
+        ck_assert_ptr_null(config_dataset(c, ""));
+        ck_assert_ptr_null(config_stream(c, ""));
+        config_free(c);
+    }
+}
+END_TEST
+
+START_TEST(sizes)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } good[] = {
+        {"1", 1},
+        {"'4096'", 4096},
+        {"1K", 1024},
+        {"3KiB", 3072},
+        {"7M", 7340032},
+        {"7MiB", 7340032},
+        {"2G", 2147483648},
+        {"2GiB", 2147483648},
+        {"5T", 5497558138880},
+        {"16777215TiB", 18446742974197923840u},
+        {"18446744073709551615", 18446744073709551615u},
+    };
+    static const char *const bad[] = {
+        "0",
+        "0K",
+        "-1",
+        "+1",
+        "1k",
+        "1KB",
+        "1 K",
+        "1.5G",
+        "1e9",
+        "0x10",
+        "K",
+        "''",
+        "1GiBs",
+        "1_000",
+        "inf",
+        "16777216T",
+        "18446744073709551616",
+        "99999999999999999999999999999G",
+        "Auto",
+    };
+    char text[256];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), "daemon:\n  ring_memory_max: %s\n", good[i].text);
+        struct config *c = load(text);
+        ck_assert_uint_eq(c->ring_memory_max, good[i].bytes);
+        config_free(c);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char due[512];
+        snprintf(text, sizeof(text), "daemon:\n  dataset_memory_max: %s\n", bad[i]);
+        snprintf(due, sizeof(due),
+                 ":2: daemon.dataset_memory_max: '%s' is not allowed; allowed: bytes from 1 to "
+                 "18446744073709551615, with K, M, G or T for powers of 1024, or auto",
+                 bad[i][0] == '\'' ? "" : bad[i]);
+        refuse(text, due);
+    }
+}
+END_TEST
+
+/* Both ends of every range are allowed, and their neighbours aren't. */
+START_TEST(ranges)
+{
+    static const struct {
+        const char *before, *place, *line; /* line: of the key */
+        const char *below, *above, *range;
+        uint64_t min, max;
+    } cases[] = {
+        {"daemon:\n  workers: ", "daemon.workers", "2", "0", "1025", "1 to 1024, or auto", 1, 1024},
+        {"daemon:\n  clients_max: ", "daemon.clients_max", "2", "0", "65537", "1 to 65536", 1, 65536},
+        {"daemon:\n  streams_per_client_max: ", "daemon.streams_per_client_max", "2", "0", "1025", "1 to 1024", 1,
+         1024},
+        {TRAIN "    depth: ", "streams.train.depth", "9", "1", "1025", "2 to 1024, or auto", 2, 1024},
+        {FASHION "streams:\n  train:\n    dataset: fashion\n    batch_size: ", "streams.train.batch_size", "8", "0",
+         "65537", "1 to 65536", 1, 65536},
+        {TRAIN "    seed: ", "streams.train.seed", "9", "-1", "18446744073709551616", "0 to 18446744073709551615", 0,
+         UINT64_MAX},
+        {TRAIN "    epochs: ", "streams.train.epochs", "9", "-1", "18446744073709551616", "0 to 18446744073709551615",
+         0, UINT64_MAX},
+    };
+    static const char *const junk[] = {"x",  "12x",  "0x10", "1.0", "1e3", "' 5'", "4294967297000000000000",
+                                       "-0", "auto5"};
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        char text[512], due[512];
+        const uint64_t ends[] = {cases[i].min, cases[i].max};
+        for (int e = 0; e < 2; e++) {
+            snprintf(text, sizeof(text), "%s%llu\n", cases[i].before, (unsigned long long)ends[e]);
+            struct config *c = load(text);
+            const struct config_stream *s = c->streams;
+            const uint64_t got[] = {c->workers,
+                                    c->clients_max,
+                                    c->streams_per_client_max,
+                                    s != NULL ? s->depth : 0,
+                                    s != NULL ? s->batch_size : 0,
+                                    s != NULL ? s->seed : 0,
+                                    s != NULL ? s->epochs : 0};
+            ck_assert_uint_eq(got[i], ends[e]);
+            config_free(c);
+        }
+        for (size_t j = 0; j < 2 + sizeof(junk) / sizeof(junk[0]); j++) {
+            const char *value = j == 0 ? cases[i].below : j == 1 ? cases[i].above : junk[j - 2];
+            snprintf(text, sizeof(text), "%s%s\n", cases[i].before, value);
+            snprintf(due, sizeof(due), ":%s: %s: '%s' is not allowed; allowed: a whole number from %s", cases[i].line,
+                     cases[i].place, strcmp(value, "' 5'") == 0 ? " 5" : value, cases[i].range);
+            refuse(text, due);
+        }
+    }
+    refuse("daemon: {clients_max: auto}",
+           ":1: daemon.clients_max: 'auto' is not allowed; allowed: a whole number from 1 "
+           "to 65536");
+}
+END_TEST
+
+START_TEST(keys_and_kinds)
+{
+    refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
+                                        "dataset_memory_max, clients_max, streams_per_client_max");
+    refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
+    refuse("datasets:\n  a:\n    image: x\n",
+           ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes");
+    refuse(TRAIN "    batchsize: 3\n",
+           ":9: streams.train.batchsize: unknown key; allowed: dataset, batch_size, order, seed, "
+           "epochs, tail, depth");
+    refuse("'': 1\n", ":1: unknown key; allowed: daemon, datasets, streams");
+    refuse("<<: {daemon: {}}\n", ":1: <<: unknown key; allowed: daemon, datasets, streams");
+
+    refuse("daemon:\n  workers: 4\n  clients_max: 3\n  workers: 4\n",
+           ":4: daemon.workers: repeated key; allowed: once, and it stands in line 2");
+    refuse("daemon: {}\nstreams: {}\ndaemon: {}\n", ":3: daemon: repeated key; allowed: once, and it stands in line 1");
+    refuse(FASHION "  fashion: {reader: idx, images: x}\n",
+           ":5: datasets.fashion: repeated name; allowed: once, and it stands in line 2");
+    refuse(TRAIN "  train: {dataset: fashion, batch_size: 1}\n",
+           ":9: streams.train: repeated name; allowed: once, and it stands in line 6");
+
+    refuse("datasets:\n  a:\n    images: x\n", ":2: datasets.a.reader: missing; required: reader, images");
+    refuse("\ndatasets:\n  a:\n    reader: idx\n", ":3: datasets.a.images: missing; required: reader, images");
+    refuse("datasets:\n  a:\n", ":2: datasets.a.reader: missing; required: reader, images");
+    refuse(FASHION "streams:\n  train:\n    dataset: fashion\n",
+           ":6: streams.train.batch_size: missing; required: dataset, batch_size");
+    refuse("streams:\n  train: {batch_size: 3}\n", ":2: streams.train.dataset: missing; required: dataset, batch_size");
+
+    refuse("text", ":1: is text; allowed: a mapping (lines of `key: value`)");
+    refuse("- daemon\n", ":1: is a list; allowed: a mapping (lines of `key: value`)");
+    refuse("daemon:\n- workers\n", ":2: daemon: is a list; allowed: a mapping (lines of `key: value`)");
+    refuse("daemon: 3\n", ":1: daemon: is text; allowed: a mapping (lines of `key: value`)");
+    refuse("datasets: [a]\n", ":1: datasets: is a list; allowed: a mapping (lines of `key: value`)");
+    refuse("streams: x\n", ":1: streams: is text; allowed: a mapping (lines of `key: value`)");
+    refuse("datasets:\n  a: [b]\n", ":2: datasets.a: is a list; allowed: a mapping (lines of `key: value`)");
+    refuse("streams:\n  a: b\n", ":2: streams.a: is text; allowed: a mapping (lines of `key: value`)");
+    refuse("daemon:\n  workers: [4]\n", ":2: daemon.workers: is a list; allowed: one value");
+    refuse("daemon:\n  ring_memory_max: {a: b}\n", ":2: daemon.ring_memory_max: is a mapping; allowed: one value");
+    refuse("daemon:\n  socket: [x]\n", ":2: daemon.socket: is a list; allowed: one value");
+    refuse("datasets:\n  a: {reader: [idx], images: x}\n", ":2: datasets.a.reader: is a list; allowed: one value");
+    refuse("datasets:\n  a: {reader: idx, images: [x]}\n", ":2: datasets.a.images: is a list; allowed: one value");
+    refuse("streams:\n  a: {dataset: [x], batch_size: 1}\n", ":2: streams.a.dataset: is a list; allowed: one value");
+    refuse(TRAIN "    order: [shuffle]\n", ":9: streams.train.order: is a list; allowed: one value");
+    refuse(TRAIN "    seed:\n      - 1\n", ":10: streams.train.seed: is a list; allowed: one value");
+    refuse("[a]: b\n", ":1: is a list; allowed: one value");
+    refuse("datasets: {[a]: b}\n", ":1: datasets: is a list; allowed: one value");
+    refuse("daemon: {{a: b}: c}\n", ":1: daemon: is a mapping; allowed: one value");
+}
+END_TEST
+
+START_TEST(values)
+{
+    refuse(TRAIN "    order: suffle\n",
+           ":9: streams.train.order: 'suffle' is not an order; allowed: sequential, shuffle");
+    refuse(TRAIN "    order: Shuffle\n",
+           ":9: streams.train.order: 'Shuffle' is not an order; allowed: sequential, shuffle");
+    refuse(TRAIN "    order:\n", ":9: streams.train.order: '' is not an order; allowed: sequential, shuffle");
+    refuse(TRAIN "    tail: dorp\n",
+           ":9: streams.train.tail: 'dorp' is not a tail policy; allowed: drop, pad, partial");
+    refuse("datasets:\n  a: {images: x, reader: jpeg}\n",
+           ":2: datasets.a.reader: 'jpeg' is not a reader; allowed: idx");
+    refuse(FASHION "  digits: {reader: idx, images: x}\nstreams:\n  train:\n    batch_size: 1\n    dataset: fashon\n",
+           ":9: streams.train.dataset: 'fashon' is not a dataset; allowed: fashion, digits");
+    refuse("streams:\n  s: {dataset: s, batch_size: 1}\n",
+           ":2: streams.s.dataset: 's' is not a dataset; allowed: none, as `datasets:` has none");
+    refuse("daemon:\n  socket:\n", ":2: daemon.socket: empty; allowed: a path");
+    refuse(FASHION "    labels: ''\n", ":5: datasets.fashion.labels: empty; allowed: a path");
+    refuse(FASHION "    classes: a\n", ":5: datasets.fashion.classes: is text; allowed: a list of names");
+    refuse(FASHION "    classes: []\n", ":5: datasets.fashion.classes: 0 names; allowed: 1 to 65536, or no such key");
+    refuse(FASHION "    classes:\n    - a\n    - [b]\n", ":7: datasets.fashion.classes: is a list; allowed: one value");
+    refuse(FASHION "    classes:\n    - a\n    - ''\n",
+           ":7: datasets.fashion.classes: name 2 of the list has 0 bytes; allowed: 1 to 255");
+
+    /* A long value is cut for the message, at a whole character: 63 bytes and a two-byte one don't fit into 64. */
+    refuse(TRAIN "    tail: aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffggg\xc3\xa9zz\n",
+           ":9: streams.train.tail: 'aaaaaaaaaabbbbbbbbbbccccccccccddddddddddeeeeeeeeeeffffffffffggg...' is not a tail "
+           "policy; allowed: drop, pad, partial");
+    /* A line break in a value doesn't break the message's line. */
+    refuse(TRAIN "    tail: \"a\\nb\"\n",
+           ":9: streams.train.tail: 'a?b' is not a tail policy; allowed: drop, pad, partial");
+}
+END_TEST
+
+START_TEST(entry_names)
+{
+    static const char *const bad[] = {"a b", "a/b", "\xc3\xa9", "a:b", "a@b", "a,b"};
+    char text[1024], due[1024], name[300];
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(text, sizeof(text), "datasets:\n  '%s': {reader: idx, images: x}\n", bad[i]);
+        snprintf(due, sizeof(due),
+                 ":2: datasets.%s: not a name; allowed: letters A-Z and a-z, digits, '.', '_' and '-'", bad[i]);
+        refuse(text, due);
+        snprintf(text, sizeof(text), FASHION "streams:\n  '%s': {dataset: fashion, batch_size: 1}\n", bad[i]);
+        snprintf(due, sizeof(due), ":6: streams.%s: not a name; allowed: letters A-Z and a-z, digits, '.', '_' and '-'",
+                 bad[i]);
+        refuse(text, due);
+    }
+    refuse("datasets: {'': {reader: idx, images: x}}", ":1: datasets.: a name of 0 bytes; allowed: 1 to 255");
+    memset(name, 'n', sizeof(name));
+    name[256] = '\0';
+    snprintf(text, sizeof(text), "datasets:\n  ? %s\n  : {reader: idx, images: x}\n", name);
+    snprintf(due, sizeof(due), ":2: datasets.%.64s...: a name of 256 bytes; allowed: 1 to 255", name);
+    refuse(text, due);
+    name[255] = '\0';
+    snprintf(text, sizeof(text),
+             "datasets:\n  ? %s\n  : {reader: idx, images: x}\n  A-Z_a.9: {reader: idx, images: y}\n", name);
+    struct config *c = load(text);
+    ck_assert_str_eq(c->datasets[0].name, name);
+    ck_assert_str_eq(c->datasets[1].name, "A-Z_a.9");
+    config_free(c);
+}
+END_TEST
+
+START_TEST(yaml)
+{
+    refuse("daemon:\n  workers: 4\n clients_max: 3\n",
+           ":3: not YAML: while parsing a block mapping: did not find expected key");
+    refuse("daemon: {workers: 4\n", ":2: not YAML: while parsing a flow mapping: did not find expected ',' or '}'");
+    refuse("daemon:\n\tworkers: 4\n",
+           ":2: not YAML: while scanning for the next token: found character that cannot start any token");
+    refuse("daemon:\n  socket: \"x\n", ":3: not YAML: while scanning a quoted scalar: found unexpected end of stream");
+    refuse("daemon: {}\n---\nstreams: {}\n", ":2: a second document begins; allowed: one");
+    refuse("---\n---\n", ":2: a second document begins; allowed: one");
+    refuse("daemon: &a {}\nstreams: *a\n", ":1: an anchor (&name); allowed: values without one");
+    refuse("daemon:\n  socket: &s /x\n", ":2: an anchor (&name); allowed: values without one");
+    refuse("daemon:\nstreams: *a\n", ":2: an alias (*name); allowed: write the value out");
+    refuse("daemon:\n  workers: !!int 4\n", ":2: a tag (!name); allowed: values without one");
+    refuse("daemon: !x {}\n", ":1: a tag (!name); allowed: values without one");
+    refuse(FASHION "    classes: !!seq [a]\n", ":5: a tag (!name); allowed: values without one");
+
+    refuse("daemon:\n  socket: \"/x\\0y\"\n", ":2: daemon.socket: holds a NUL character; allowed: text without it");
+    refuse("\"daemon\\0\": {}\n", ":1: holds a NUL character; allowed: text without it");
+    refuse("datasets:\n  \"a\\0\": {reader: idx, images: x}\n",
+           ":2: datasets: holds a NUL character; allowed: text without it");
+    refuse(FASHION "    classes: [a, \"\\0\"]\n",
+           ":5: datasets.fashion.classes: holds a NUL character; allowed: text without it");
+    static const char nul[] = "daemon:\n  socket: /x\0y\n", utf16[] = "\xff\xfe"
+                                                                      "a\0:\0";
+    refuse_bytes(nul, sizeof(nul) - 1, FEEDD_E_ARGUMENT, ":2: not YAML: control characters are not allowed");
+    refuse_bytes(utf16, sizeof(utf16) - 1, FEEDD_E_ARGUMENT, ":1: not YAML: invalid leading UTF-8 octet");
+    refuse("daemon: {}\n#\n# \xe9t\xe9\n", ":3: not YAML: invalid trailing UTF-8 octet");
+}
+END_TEST
+
+START_TEST(files)
+{
+    struct config *config = NULL;
+    struct feedd_error err;
+    char path[700], due[1024];
+    snprintf(path, sizeof(path), "%s/none.conf", folder);
+    ck_assert_int_eq(config_load(path, &config, &err), FEEDD_E_NOT_FOUND);
+    snprintf(due, sizeof(due), "%s: can't be opened: No such file or directory", path);
+    ck_assert_str_eq(err.message, due);
+    ck_assert_int_eq(config_load(folder, &config, &err), FEEDD_E_IO);
+    snprintf(due, sizeof(due), "%s: is a directory; allowed: a regular file", folder);
+    ck_assert_str_eq(err.message, due);
+    snprintf(path, sizeof(path), "%s/fifo", folder); /* nobody writes: opening it must not wait */
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    ck_assert_int_eq(config_load(path, &config, &err), FEEDD_E_IO);
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(config_load("/dev/zero", &config, &err), FEEDD_E_IO);
+    ck_assert_str_eq(err.message, "/dev/zero: is a device, pipe or socket; allowed: a regular file");
+
+    write_bytes("", 0);
+    ck_assert_int_eq(chmod(file, 0), 0);
+    ck_assert_int_eq(chmod(folder, 0755), 0);
+    const uid_t user = geteuid();
+    if (user == 0 && seteuid(65534) != 0) {
+        printf("files: skipped that an unreadable file is refused: root reads everything, and can't become nobody\n");
+    } else {
+        ck_assert_int_eq(config_load(file, &config, &err), FEEDD_E_ACCESS);
+        ck_assert_int_eq(seteuid(user), 0);
+        snprintf(due, sizeof(due), "%s: can't be opened: Permission denied", file);
+        ck_assert_str_eq(err.message, due);
+    }
+    ck_assert_int_eq(chmod(file, 0600), 0);
+    ck_assert_ptr_null(config);
+
+    const size_t limit = 1 << 20;
+    char *big = malloc(limit + 1);
+    memset(big, '#', limit + 1);
+    write_bytes(big, limit);
+    ck_assert_int_eq(config_load(file, &config, &err), 0);
+    config_free(config);
+    refuse_bytes(big, limit + 1, FEEDD_E_LIMIT, ": larger than a configuration may be; allowed: 1048576 bytes");
+    free(big);
+}
+END_TEST
+
+START_TEST(paths)
+{
+    char path[4097], due[5000], text[10000];
+    memset(path, 'p', sizeof(path) - 1);
+    path[0] = '/';
+    path[4096] = '\0';
+    snprintf(text, sizeof(text), "datasets:\n  a:\n    reader: idx\n    images: %s\n    labels: %s\n", path, path + 1);
+    struct config *c = load(text);
+    ck_assert_str_eq(c->datasets[0].images, path);
+    snprintf(due, sizeof(due), "%s/%s", folder, path + 1);
+    ck_assert_str_eq(c->datasets[0].labels, due);
+    config_free(c);
+
+    c = load("daemon: {socket: run/feedd.sock}\n");
+    snprintf(due, sizeof(due), "%s/run/feedd.sock", folder);
+    ck_assert_str_eq(c->socket, due);
+    config_free(c);
+
+    /* The configuration's folder is the current one: paths stay as they are. */
+    char back[4096];
+    struct feedd_error err;
+    ck_assert_ptr_nonnull(getcwd(back, sizeof(back)));
+    ck_assert_int_eq(chdir(folder), 0);
+    write_bytes("daemon: {socket: s, clients_max: 0}", 35);
+    ck_assert_int_eq(config_load("feedd.conf", &c, &err), FEEDD_E_ARGUMENT);
+    ck_assert_str_eq(err.message,
+                     "feedd.conf:1: daemon.clients_max: '0' is not allowed; allowed: a whole number from 1 to 65536");
+    write_bytes("daemon: {socket: s}", 19);
+    ck_assert_int_eq(config_load("feedd.conf", &c, &err), 0);
+    ck_assert_str_eq(c->path, "feedd.conf");
+    ck_assert_str_eq(c->socket, "s");
+    config_free(c);
+    ck_assert_int_eq(chdir(back), 0);
+
+    /* A socket's address has room for 107 bytes, and the error says so where the line is known. */
+    const size_t room = sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1;
+    snprintf(text, sizeof(text), "daemon:\n  socket: %.*s\n", (int)room, path);
+    c = load(text);
+    ck_assert_uint_eq(strlen(c->socket), room);
+    config_free(c);
+    snprintf(text, sizeof(text), "daemon:\n  socket: %.*s\n", (int)room + 1, path);
+    snprintf(due, sizeof(due),
+             ":2: daemon.socket: the path has %zu bytes, the folder included; allowed: at most %zu, as in "
+             "every socket address",
+             room + 1, room);
+    refuse(text, due);
+
+    /* The reason survives a path that alone would fill the message. */
+    snprintf(text, sizeof(text), "%.4000s", path);
+    ck_assert_int_lt(config_load(text, &c, &err), 0);
+    ck_assert_ptr_nonnull(strstr(err.message, "...ppp"));
+    ck_assert_ptr_nonnull(strstr(err.message, ": can't be opened: "));
+}
+END_TEST
+
+/* Lists of thousands, and shapes that cost quadratic time or memory in careless parsers. */
+START_TEST(large)
+{
+    const size_t room = 1 << 20;
+    char *text = malloc(room + 100);
+    size_t used = (size_t)sprintf(text, "datasets:\n");
+    for (int i = 0; i < 4096; i++)
+        used += (size_t)sprintf(text + used, "  d%d: {reader: idx, images: /i}\n", i);
+    struct config *c = load(text);
+    ck_assert_uint_eq(c->dataset_count, 4096);
+    ck_assert_ptr_eq(config_dataset(c, "d4095"), &c->datasets[4095]);
+    config_free(c);
+    sprintf(text + used, "streams:\n  s: {dataset: x, batch_size: 1}\n"); /* as many names as fit are shown */
+    struct feedd_error err;
+    write_bytes(text, strlen(text));
+    ck_assert_int_eq(config_load(file, &c, &err), FEEDD_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(err.message, ":4099: streams.s.dataset: 'x' is not a dataset; allowed: d0, d1, d2, "));
+    ck_assert_str_eq(err.message + strlen(err.message) - 5, ", ...");
+    sprintf(text + used, "  more: {reader: idx, images: /i}\n");
+    refuse(text, ":2: datasets: 4097 entries; allowed: at most 4096");
+
+    used = (size_t)sprintf(text, FASHION "    classes: [");
+    for (int i = 0; i < 65536; i++)
+        used += (size_t)sprintf(text + used, "c%d,", i);
+    sprintf(text + used, "]\n");
+    c = load(text);
+    ck_assert_uint_eq(c->datasets[0].class_count, 65536);
+    ck_assert_str_eq(c->datasets[0].classes[65535], "c65535");
+    config_free(c);
+    sprintf(text + used, "more]\n");
+    refuse(text, ":5: datasets.fashion.classes: 65537 names; allowed: 1 to 65536, or no such key");
+
+    static const char *const units[] = {"[",        "{",     "- ",     "? ",  "{a: ", "[a, ",   "&a ",
+                                        "- &a b\n", "- a\n", "a: b\n", "!a ", "'",    "\"",     "# \n",
+                                        "a: |\n ",  "---\n", "[a]: ",  "%",   "a:\n", "- [a]\n"};
+    for (size_t i = 0; i < sizeof(units) / sizeof(units[0]); i++) {
+        const size_t length = strlen(units[i]);
+        struct timespec start, end;
+        for (used = 0; used + length <= room; used += length)
+            memcpy(text + used, units[i], length);
+        write_bytes(text, used);
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        const int rc = config_load(file, &c, &err);
+        clock_gettime(CLOCK_MONOTONIC, &end);
+        if (rc == 0) /* nothing but comments */
+            config_free(c);
+        ck_assert_int_eq(rc, units[i][0] == '#' ? 0 : FEEDD_E_ARGUMENT);
+        ck_assert_msg(end.tv_sec - start.tv_sec < 10, "1 MiB of '%s' takes %ld s", units[i],
+                      (long)(end.tv_sec - start.tv_sec));
+    }
+    free(text);
+}
+END_TEST
+
+static uint32_t random_next(uint64_t *state) /* xorshift64*, Vigna 2016 */
+{
+    *state ^= *state >> 12;
+    *state ^= *state << 25;
+    *state ^= *state >> 27;
+    return (uint32_t)((*state * 2685821657736338717u) >> 32);
+}
+
+/* Whatever is cut off or changed: a configuration or an error that names the file, and nothing leaks. */
+START_TEST(damaged)
+{
+    char text[sizeof(full)];
+    uint64_t state = 1;
+    const size_t length = sizeof(full) - 1;
+    for (size_t i = 0; i < length + 2000; i++) {
+        size_t used = i < length ? i : length;
+        memcpy(text, full, used);
+        for (uint32_t n = i < length ? 0 : 1 + random_next(&state) % 3; n > 0; n--)
+            text[random_next(&state) % used] =
+                i % 2 ? (char)random_next(&state) : "\n :-[]{}#&*!'\"0"[random_next(&state) % 15];
+        struct config *config = NULL;
+        struct feedd_error err = {.message = ""};
+        write_bytes(text, used);
+        if (config_load(file, &config, &err) == 0) {
+            ck_assert_ptr_nonnull(config);
+            config_free(config);
+        } else {
+            ck_assert_ptr_null(config);
+            ck_assert_int_eq(strncmp(err.message, file, strlen(file)), 0);
+        }
+    }
+}
+END_TEST
+
+START_TEST(reader_names)
+{
+    const char *names = NULL;
+    ck_assert_ptr_eq(reader_find("idx", &names), &reader_idx);
+    ck_assert_str_eq(names, "idx");
+    ck_assert_ptr_null(reader_find("", NULL));
+    ck_assert_ptr_null(reader_find("idx2", NULL));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("config");
+    TCase *tcase = tcase_create("config");
+    tcase_add_checked_fixture(tcase, folder_make, folder_remove);
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, everything_set);
+    tcase_add_test(tcase, nothing_set);
+    tcase_add_test(tcase, sizes);
+    tcase_add_test(tcase, ranges);
+    tcase_add_test(tcase, keys_and_kinds);
+    tcase_add_test(tcase, values);
+    tcase_add_test(tcase, entry_names);
+    tcase_add_test(tcase, yaml);
+    tcase_add_test(tcase, files);
+    tcase_add_test(tcase, paths);
+    tcase_add_test(tcase, large);
+    tcase_add_test(tcase, damaged);
+    tcase_add_test(tcase, reader_names);
+    suite_add_tcase(suite, tcase);
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    const int failures = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failures != 0;
+}
