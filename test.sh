@@ -21,7 +21,7 @@ case ${1-} in
 esac
 
 export LC_ALL=C.UTF-8
-FEEDD_TEST_DATA=$(realpath -m "${FEEDD_TEST_DATA-../shared/data}")
+FEEDD_TEST_DATA=$(realpath -m "${FEEDD_TEST_DATA:-../shared/data}")
 export FEEDD_TEST_DATA
 export ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
 export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
@@ -87,7 +87,7 @@ quiet() {
 }
 
 python_environment() {
-    cmp -s tests/requirements.txt .venv/installed && return
+    cmp -s tests/requirements.txt .venv/installed && .venv/bin/python -c 'import pytest' && return
     rm -rf .venv
     python3 -m venv .venv &&
         .venv/bin/pip install --quiet --disable-pip-version-check --no-input -r tests/requirements.txt &&

@@ -12,7 +12,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 commands=("$@")
 ((${#commands[@]} > 0)) || commands=(./demo.sh ./test.sh)
-data=$(realpath -m "${FEEDD_TEST_DATA-../shared/data}")
+data=$(realpath -m "${FEEDD_TEST_DATA:-../shared/data}")
 
 if ! grep -qs '^VERSION_CODENAME=bookworm' /etc/os-release || ((EUID != 0)) ||
     ! command -v mmdebstrap >/dev/null || ! command -v git >/dev/null; then

@@ -13,8 +13,8 @@
  * same seed, keyed by (epoch, position), never meet these. */
 #define KEY_DOMAIN 0xFEEDD000u
 
-/* The smallest domain's. With 3 bits, pairs of samples come up to a third more or less often than they should; with 6
- * the error is below 1 %. A handful of samples pays with more walks, 64 at most. */
+/* The smallest domain's. With 3 bits the odds of an order of three samples are off by a fifth; with 6, by less than
+ * 1 %. A handful of samples pays with more walks, 64 at most. */
 #define MIN_BITS 6
 
 static uint64_t mask(uint32_t bits)
@@ -23,7 +23,7 @@ static uint64_t mask(uint32_t bits)
 }
 
 /* 32 bits that all depend on all of `half` and the key: MurmurHash3's 64-bit finalizer (Appleby) up to its last shift;
- * the upper half of a product is the mixed one. */
+ * the upper half of a product is the mixed one. Without the second multiplication successive epochs are correlated. */
 static inline uint64_t mix(uint64_t half, uint64_t key)
 {
     uint64_t x = (half ^ key) * 0xFF51AFD7ED558CCDu;

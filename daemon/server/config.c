@@ -1,7 +1,7 @@
 /* config.c - feedd.conf from YAML into plain structs.
  *
- * Happy path: read the file -> check its events (one document, no anchors or tags) -> load it as a tree -> walk the
- * tree with one table of keys a section: daemon, then datasets, then streams, which refer to datasets.
+ * Happy path: read the file -> check its events (one document, no anchors or tags, no deep nesting) -> load it as a
+ * tree -> walk the tree with one table of keys a section: daemon, then datasets, then streams, which refer to datasets.
  * What can fail: the file can't be read; it isn't YAML; a key is unknown, repeated or missing; a value isn't allowed.
  * Threads: loop only.
  *
@@ -26,6 +26,7 @@
 #define FILE_MAX_BYTES  (1u << 20)
 #define ENTRIES_MAX     4096u  /* datasets; streams */
 #define CLASSES_MAX     65536u /* of a dataset */
+#define NESTING_MAX     16     /* more than any key needs; libyaml takes minutes over a megabyte of brackets */
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1)
 #define SOCKET_DEFAULT  "/run/feedd/feedd.sock"
 #define SHOWN           64u /* bytes of a value that messages show */
@@ -35,7 +36,7 @@ struct loader {
     char file[READER_SHOWN];          /* the path as messages show it */
     const char *section, *name, *key; /* where the walk is; NULL from the level on that it hasn't reached */
     struct config *config;
-    yaml_document_t *document;
+    yaml_document_t document;
     struct feedd_error *err;
 };
 
@@ -111,9 +112,9 @@ static void list_add(struct list *list, const char *word)
 
 /* Nodes. */
 
-static yaml_node_t *node_at(const struct loader *l, int index)
+static yaml_node_t *node_at(struct loader *l, int index)
 {
-    return yaml_document_get_node(l->document, index);
+    return yaml_document_get_node(&l->document, index);
 }
 
 static const char *kind(const yaml_node_t *node)
@@ -613,8 +614,9 @@ static int parser_error(const struct loader *l, const yaml_parser_t *parser, con
                      parser->problem != NULL ? parser->problem : "unknown problem");
 }
 
-/* What the tree wouldn't show any more: @return the reason why feedd.conf may not have this event, or NULL. */
-static const char *refused(const yaml_event_t *event, int *documents)
+/* What the tree wouldn't show any more, or could cost too much to build.
+ * @return the reason why feedd.conf may not have this event, or NULL */
+static const char *refused(const yaml_event_t *event, int *documents, int *depth)
 {
     const yaml_char_t *anchor = NULL, *tag = NULL;
     switch (event->type) {
@@ -629,23 +631,31 @@ static const char *refused(const yaml_event_t *event, int *documents)
     case YAML_SEQUENCE_START_EVENT:
         anchor = event->data.sequence_start.anchor;
         tag = event->data.sequence_start.tag;
+        ++*depth;
         break;
     case YAML_MAPPING_START_EVENT:
         anchor = event->data.mapping_start.anchor;
         tag = event->data.mapping_start.tag;
+        ++*depth;
+        break;
+    case YAML_SEQUENCE_END_EVENT:
+    case YAML_MAPPING_END_EVENT:
+        --*depth;
         break;
     default:
         break;
     }
-    return anchor != NULL ? "an anchor (&name); allowed: values without one"
-           : tag != NULL  ? "a tag (!name); allowed: values without one"
-                          : NULL;
+    if (anchor != NULL)
+        return "an anchor (&name); allowed: values without one";
+    if (tag != NULL)
+        return "a tag (!name); allowed: values without one";
+    return *depth > NESTING_MAX ? "nested more than 16 levels deep; allowed: as deep as the keys need" : NULL;
 }
 
 static int check_events(const struct loader *l, const struct text *text)
 {
     yaml_parser_t parser;
-    int documents = 0, end = 0, rc = parser_init(l, &parser, text);
+    int documents = 0, depth = 0, end = 0, rc = parser_init(l, &parser, text);
     if (rc != 0)
         return rc;
     while (rc == 0 && !end) {
@@ -654,7 +664,7 @@ static int check_events(const struct loader *l, const struct text *text)
             rc = parser_error(l, &parser, text);
             break;
         }
-        const char *reason = refused(&event, &documents);
+        const char *reason = refused(&event, &documents, &depth);
         if (reason != NULL)
             rc = error_set(l->err, FEEDD_E_ARGUMENT, "%s:%zu: %s", l->file, event.start_mark.line + 1, reason);
         end = event.type == YAML_STREAM_END_EVENT;
@@ -667,18 +677,16 @@ static int check_events(const struct loader *l, const struct text *text)
 static int parse_file(struct loader *l, const struct text *text)
 {
     yaml_parser_t parser;
-    yaml_document_t document;
     int rc = check_events(l, text);
     if (rc == 0)
         rc = parser_init(l, &parser, text);
     if (rc != 0)
         return rc;
-    if (yaml_parser_load(&parser, &document)) {
-        l->document = &document;
-        yaml_node_t *root = yaml_document_get_root_node(&document); /* NULL: nothing but comments */
+    if (yaml_parser_load(&parser, &l->document)) {
+        yaml_node_t *root = yaml_document_get_root_node(&l->document); /* NULL: nothing but comments */
         if (root != NULL)
             rc = parse_mapping(l, file_keys, root, root, &l->section, l->config);
-        yaml_document_delete(&document);
+        yaml_document_delete(&l->document);
     } else {
         rc = parser_error(l, &parser, text);
     }

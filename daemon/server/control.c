@@ -87,10 +87,12 @@ void control_flush(struct connection *connection)
     {
         struct attachment *attachment = container_of(node, struct attachment, node);
         /* A client that doesn't read is told later, when its socket takes packets again. */
-        if (connection->queued > 0 || connection->state == CONNECTION_CLOSING)
+        if (connection->queued > 0)
             return;
         if (attachment->attached)
             flush_attachment(attachment);
+        if (connection->state == CONNECTION_CLOSING) /* it has gone, and with it every attachment of the list */
+            return;
     }
 }
 

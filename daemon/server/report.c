@@ -101,7 +101,9 @@ static json_t *dataset_json(const struct dataset *dataset)
                      dataset->config->ops->name, "state", dataset_states[dataset->state].name, "users",
                      (int)dataset->users, "samples", integer(reader != NULL ? reader->sample_count : 0), "memory_bytes",
                      integer(reader != NULL ? reader->memory_bytes : 0), "error",
-                     dataset->status != 0 ? text(dataset->error.message) : json_null());
+                     /* a worker writes both while it opens */
+                     dataset->state != DATASET_OPENING && dataset->status != 0 ? text(dataset->error.message)
+                                                                              : json_null());
 }
 
 static json_t *stream_json(const struct server *server, const struct stream *stream)

@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
 find . \( -path ./build -o -path ./.venv -o -path ./.git \) -prune -o -type f -name '*.[ch]' -print0 |
-    sort -z | xargs -0 clang-format-14 --dry-run -Werror
+    sort -z | xargs -0 clang-format-14 --dry-run -Werror -ferror-limit=1

@@ -4,7 +4,7 @@
  * by hand. The folder goes at the end.
  * Threads: one. */
 #include <check.h>
-#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,22 +19,36 @@
 static char folder[512];
 static char file[600]; /* folder/feedd.conf */
 
+static int descriptors; /* open when a case began */
+
+static int descriptors_open(void)
+{
+    int count = 0;
+    for (int fd = 0; fd < 256; fd++)
+        count += fcntl(fd, F_GETFD) >= 0;
+    return count;
+}
+
 static void folder_make(void)
 {
     const char *tmp = getenv("TMPDIR");
     snprintf(folder, sizeof(folder), "%s/feedd-config-XXXXXX", tmp != NULL && tmp[0] == '/' ? tmp : "/tmp");
     ck_assert_ptr_nonnull(mkdtemp(folder));
     snprintf(file, sizeof(file), "%s/feedd.conf", folder);
+    descriptors = descriptors_open();
 }
 
 static void folder_remove(void)
 {
     unlink(file);
     ck_assert_int_eq(rmdir(folder), 0);
+    ck_assert_int_eq(descriptors_open(), descriptors); /* whatever a case does, it leaves none open */
 }
 
+/* Some file systems write a file out when it is truncated and closed, and wait: a new file each time is much faster. */
 static void write_bytes(const void *bytes, size_t length)
 {
+    unlink(file);
     FILE *f = fopen(file, "wb");
     ck_assert_ptr_nonnull(f);
     ck_assert_uint_eq(fwrite(bytes, 1, length, f), length);
@@ -229,6 +243,8 @@ START_TEST(sizes)
         "1_000",
         "inf",
         "16777216T",
+        "16777217T",
+        "18014398509481985K",
         "18446744073709551616",
         "99999999999999999999999999999G",
         "Auto",
@@ -435,6 +451,10 @@ START_TEST(yaml)
     refuse("daemon: !x {}\n", ":1: a tag (!name); allowed: values without one");
     refuse(FASHION "    classes: !!seq [a]\n", ":5: a tag (!name); allowed: values without one");
 
+    refuse("daemon:\n  workers: [[[[[[[[[[[[[[[]]]]]]]]]]]]]]]\n",
+           ":2: nested more than 16 levels deep; allowed: as deep as the keys need");
+    refuse("daemon:\n  workers: [[[[[[[[[[[[[[]]]]]]]]]]]]]]\n", ":2: daemon.workers: is a list; allowed: one value");
+
     refuse("daemon:\n  socket: \"/x\\0y\"\n", ":2: daemon.socket: holds a NUL character; allowed: text without it");
     refuse("\"daemon\\0\": {}\n", ":1: holds a NUL character; allowed: text without it");
     refuse("datasets:\n  \"a\\0\": {reader: idx, images: x}\n",
@@ -620,9 +640,12 @@ START_TEST(damaged)
     for (size_t i = 0; i < length + 2000; i++) {
         size_t used = i < length ? i : length;
         memcpy(text, full, used);
-        for (uint32_t n = i < length ? 0 : 1 + random_next(&state) % 3; n > 0; n--)
-            text[random_next(&state) % used] =
-                i % 2 ? (char)random_next(&state) : "\n :-[]{}#&*!'\"0"[random_next(&state) % 15];
+        for (uint32_t n = i < length ? 0 : 1 + random_next(&state) % 3; n > 0; n--) {
+            static const char marks[] = "\n :-[]{}#&*!'\"0";
+            const size_t at = random_next(&state) % used;
+            const uint32_t value = random_next(&state);
+            text[at] = i % 2 ? (char)value : marks[value % (sizeof(marks) - 1)];
+        }
         struct config *config = NULL;
         struct feedd_error err = {.message = ""};
         write_bytes(text, used);
