@@ -56,8 +56,8 @@ check() {
 
 # total FILE NAME - adds up one attribute of the test suites in a JUnit file.
 total() {
-    tr '\n\t' '  ' <"$1" | grep -o '<testsuite [^>]*>' | { grep -oE " $2=\"[0-9]+\"" || true; } | tr -dc '0-9\n' |
-        awk '{ sum += $1 } END { print sum + 0 }'
+    tr '\n\t' '  ' <"$1" | { grep -o '<testsuite [^>]*>' || true; } | { grep -oE " $2=\"[0-9]+\"" || true; } |
+        tr -dc '0-9\n' | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
 # suite TITLE unit|integration VARIANT - a stage that counts by the JUnit file it writes.

@@ -52,7 +52,8 @@ static int read_layout(struct feedd_stream *stream, const Feedd__Stream *answer,
         const Feedd__Field *from = answer->fields[i];
         struct slot_field *field = &layout->fields[i];
         if (strlen(from->name) > FEEDD_MAX_NAME || from->n_shape > FEEDD_MAX_DIMS)
-            return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with a field of %zu dimensions", from->n_shape);
+            return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with a field of %zu dimensions, its name %zu bytes long",
+                             from->n_shape, strlen(from->name));
         strcpy(field->name, from->name);
         field->dtype = from->dtype;
         field->ndim = (uint32_t)from->n_shape;
@@ -455,7 +456,7 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
     struct feedd_batch *batch = &stream->batches[stream->ready[stream->ready_first]];
     const struct slot_record *record = slot_record_at(stream->meta, &stream->layout, batch->slot);
     uint32_t count = record->count;
-    if (record->seq != batch->seq || count == 0 || count > stream->layout.batch_size)
+    if (record->seq != batch->seq || count == 0 || count > stream->layout.batch_size || record->valid > count)
         return error_set(err, FEEDD_E_PROTOCOL, "the record of batch %llu is damaged", (unsigned long long)batch->seq);
     stream->ready_first = (stream->ready_first + 1) % stream->schema.depth;
     stream->ready_count--;
@@ -467,6 +468,8 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
     stream->token.position = record->next_position;
     stream->batches_taken++;
     stream->samples_taken += record->valid;
+    if (stream->ready_count == 0) /* who waits on feedd_stream_fd() now must not wait for slots that were given back */
+        send_releases(stream, NULL);
     stream_signal(stream);
     *out = batch;
     return 0;
@@ -489,7 +492,8 @@ FEEDD_API int feedd_release(struct feedd_stream *stream, const struct feedd_batc
     /* Together with others where others will follow soon, but never so many that the daemon runs short of slots. */
     if (stream->ready_count > 0 && stream->release_count < stream->schema.depth / 8)
         return 0;
-    return send_releases(stream, err);
+    send_releases(stream, NULL); /* if the daemon has gone the batch is given back all the same, and feedd_next() says so */
+    return 0;
 }
 
 FEEDD_API void feedd_batch_info(const struct feedd_batch *batch, struct feedd_batch_info *out)

@@ -15,6 +15,7 @@
 
 #include "error.h"
 #include "feedctl.h"
+#include "token.h"
 
 struct cat_options {
     struct feedd_open_options open;
@@ -43,7 +44,7 @@ static const char usage[] =
     "Reads batches and prints what is in them.\n"
     "\n"
     "  --batches N       stop after N batches\n"
-    "  --epochs N        stop where epoch N would begin; without --batches and --epochs: one epoch\n"
+    "  --epochs N        stop where epoch N would begin; without --batches and --epochs: to the end of the epoch\n"
     "  --batch-size B    samples of a batch\n"
     "  --order O         sequential or shuffle\n"
     "  --seed S          of shuffle\n"
@@ -142,9 +143,13 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
         return 2;
     }
     cat->source = argv[optind];
-    if (!open->has_epochs && cat->batches == 0) {
+    if (!open->has_epochs && cat->batches == 0) { /* one epoch; with a token, the rest of the one that it stands in */
+        struct token token = {.epoch = 0};
+        struct feedd_error err;
+        if (open->resume != NULL && token_parse(open->resume, &token, &err) != 0)
+            return fail(&err);
         open->has_epochs = 1;
-        open->epochs = 1;
+        open->epochs = token.epoch + 1;
     }
     return 0;
 }
@@ -251,8 +256,9 @@ static void print_sum(struct feedd_stream *stream, const struct cat_options *cat
            sum->seconds, rate, token);
 }
 
-int command_cat(const char *socket_path, int argc, char **argv)
+int command_cat(const char *name, const char *socket_path, int argc, char **argv)
 {
+    (void)name;
     struct cat_options cat = {.open = FEEDD_OPEN_OPTIONS_INIT};
     int wrong = parse_options(argc, argv, &cat);
     if (wrong != 0)

@@ -9,7 +9,7 @@
 
 static const struct {
     const char *name;
-    int (*run)(const char *socket_path, int argc, char **argv);
+    int (*run)(const char *name, const char *socket_path, int argc, char **argv);
     const char *summary;
 } commands[] = {
     {"status", command_status, "the daemon, its streams and clients, and what holds them up"},
@@ -74,13 +74,15 @@ int main(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
+    char *program = argv[0];
     const char *name = argv[optind];
     argc -= optind;
     argv += optind;
     optind = 0; /* the command's own options begin anew (getopt(3): 0 re-initialises) */
+    argv[0] = program; /* what getopt's messages begin with */
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(commands[i].name, name) == 0)
-            return commands[i].run(socket_path, argc, argv);
+            return commands[i].run(name, socket_path, argc, argv);
     fprintf(stderr, "feedctl: no command '%s'; try feedctl --help\n", name);
     return 2;
 }

@@ -130,8 +130,9 @@ static void print_report(const json_t *report)
     print_clients(json_object_get(report, "clients"));
 }
 
-int command_status(const char *socket_path, int argc, char **argv)
+int command_status(const char *name, const char *socket_path, int argc, char **argv)
 {
+    (void)name;
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
     int json = 0, option;

@@ -50,14 +50,19 @@ void group_leave(struct member *member)
 {
     struct group *group = member->group;
     struct stream *stream = group->stream;
-    for (uint32_t slot = 0; member->lease_count > 0; slot++)
-        if (member->leases[slot].state != LEASE_NONE) {
-            member->lease_count--;
-            stream_lease_end(stream, slot);
-        }
-    member_free(member);
-    if (list_empty(&group->members))
+    list_remove(&member->node);
+    if (list_empty(&group->members)) {
+        /* The leases end with the ring. Ended one by one, their slots would be filled anew, under a client that may
+         * still read them: one that feedd disconnects, or stops serving. */
         stream_close(stream);
+    } else {
+        for (uint32_t slot = 0; member->lease_count > 0; slot++)
+            if (member->leases[slot].state != LEASE_NONE) {
+                member->lease_count--;
+                stream_lease_end(stream, slot);
+            }
+    }
+    member_free(member);
 }
 
 uint32_t member_take_ready(struct member *member, uint32_t max, uint32_t *slots, uint64_t *seqs)

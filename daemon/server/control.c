@@ -289,7 +289,7 @@ static int resolve(struct server *server, const Feedd__Open *open, struct stream
     if (!can_map)
         return error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
                          open->n_transports, spec->backend->transport);
-    return open->resume != NULL && open->resume[0] != '\0' ? apply_token(open, spec, err) : 0;
+    return open->resume != NULL ? apply_token(open, spec, err) : 0;
 }
 
 static int open_stream(struct connection *connection, const Feedd__Open *open, struct feedd_error *err)
@@ -445,8 +445,8 @@ int control_packet(struct connection *connection, const struct wire_packet *pack
 {
     const ProtobufCMessageDescriptor *type = message_type(connection, packet->type);
     if (type == NULL)
-        return error_set(err, FEEDD_E_PROTOCOL, "a packet of type %u, which a client can't send %s", packet->type,
-                         connection->state == CONNECTION_GREETING ? "before HELLO" : "");
+        return error_set(err, FEEDD_E_PROTOCOL, "a packet of type %u, which a client can't send%s", packet->type,
+                         connection->state == CONNECTION_GREETING ? " before HELLO" : "");
     const void *message = wire_unpack(&connection->server->arena, type, packet);
     if (message == NULL)
         return error_set(err, FEEDD_E_PROTOCOL, "a packet of type %u (%s) that can't be parsed", packet->type,

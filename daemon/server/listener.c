@@ -55,19 +55,31 @@ static int passed_socket(int *fd, struct feedd_error *err)
     return 1;
 }
 
+/* Locks PATH.lock: the file that is there, not one that its last owner has just removed. */
 static int take_lock(struct listener *listener, struct feedd_error *err)
 {
     char path[sizeof(listener->path) + 8];
+    struct stat locked, there;
     snprintf(path, sizeof(path), "%s.lock", listener->path);
-    listener->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (listener->lock_fd < 0)
-        return error_set(err, errno == EACCES || errno == EPERM ? FEEDD_E_ACCESS : FEEDD_E_IO,
-                         "lock file %s: %s%s", path, strerror(errno),
-                         errno == ENOENT ? "; the folder has to exist" : "");
-    if (flock(listener->lock_fd, LOCK_EX | LOCK_NB) != 0)
-        return error_set(err, FEEDD_E_STATE, "another feedd serves %s (it holds %s); stop it or use another --socket",
-                         listener->path, path);
-    return 0;
+    for (;;) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return error_set(err, errno == EACCES || errno == EPERM ? FEEDD_E_ACCESS : FEEDD_E_IO,
+                             "lock file %s: %s%s", path, strerror(errno),
+                             errno == ENOENT ? "; the folder has to exist" : "");
+        if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
+            close(fd);
+            return error_set(err, FEEDD_E_STATE,
+                             "another feedd serves %s (it holds %s); stop it or use another --socket", listener->path,
+                             path);
+        }
+        if (fstat(fd, &locked) == 0 && stat(path, &there) == 0 && locked.st_dev == there.st_dev &&
+            locked.st_ino == there.st_ino) {
+            listener->lock_fd = fd;
+            return 0;
+        }
+        close(fd);
+    }
 }
 
 /* Under the lock: whoever left a socket there is dead, unless it came by it in another way (systemd). */
@@ -132,11 +144,9 @@ static void release(struct listener *listener)
         st.st_ino == listener->inode)
         unlink(listener->path);
     if (listener->lock_fd >= 0) {
-        if (listener->bound) {
-            char path[sizeof(listener->path) + 8];
-            snprintf(path, sizeof(path), "%s.lock", listener->path);
-            unlink(path);
-        }
+        char path[sizeof(listener->path) + 8];
+        snprintf(path, sizeof(path), "%s.lock", listener->path);
+        unlink(path);
         close(listener->lock_fd);
     }
     listener->fd = listener->lock_fd = -1;

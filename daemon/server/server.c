@@ -85,6 +85,16 @@ void server_stop(struct server *server)
     }
 }
 
+/* While it starts a signal waits: it would leave the socket's file behind. */
+static void hold_signals(int how)
+{
+    sigset_t set;
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    pthread_sigmask(how, &set, NULL);
+}
+
 static uint64_t memory_limit(uint64_t configured, uint64_t available)
 {
     return configured != 0 ? configured : available / 2;
@@ -104,6 +114,7 @@ int server_init(struct server *server, const struct config *config, const char *
         .ring_memory_max = memory_limit(config->ring_memory_max, available),
         .dataset_memory_max = memory_limit(config->dataset_memory_max, available),
     };
+    hold_signals(SIG_BLOCK);
     int rc = uv_loop_init(&server->loop);
     if (rc != 0)
         return error_set(err, FEEDD_E_IO, "event loop: %s", uv_strerror(rc));
@@ -132,6 +143,7 @@ int server_init(struct server *server, const struct config *config, const char *
         uv_signal_init(&server->loop, &server->signals[i]);
         uv_signal_start(&server->signals[i], on_signal, numbers[i]);
     }
+    hold_signals(SIG_UNBLOCK);
     log_info("feedd " FEEDD_VERSION ": %u workers, %u datasets, %u streams; rings up to %llu MiB, datasets up to %llu MiB",
              limits.workers, config->dataset_count, config->stream_count,
              (unsigned long long)(limits.ring_memory_max >> 20), (unsigned long long)(limits.dataset_memory_max >> 20));
@@ -146,6 +158,7 @@ no_wake:
     uv_run(&server->loop, UV_RUN_DEFAULT);
 no_listener:
     uv_loop_close(&server->loop);
+    hold_signals(SIG_UNBLOCK);
     return status;
 }
 
