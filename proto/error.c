@@ -2,8 +2,23 @@
 #include "error.h"
 
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+
+/* Bytes of the UTF-8 character that begins here (RFC 3629), 0 when none does. Text is terminated. */
+static size_t character_bytes(const uint8_t *c)
+{
+    size_t bytes = c[0] < 0x80 ? 1 : c[0] >= 0xC2 && c[0] < 0xE0 ? 2 : (c[0] & 0xF0) == 0xE0 ? 3
+                   : c[0] >= 0xF0 && c[0] < 0xF5                                             ? 4
+                                                                                             : 0;
+    for (size_t i = 1; i < bytes; i++)
+        if ((c[i] & 0xC0) != 0x80)
+            return 0;
+    bool overlong = (c[0] == 0xE0 && c[1] < 0xA0) || (c[0] == 0xF0 && c[1] < 0x90);
+    bool surrogate = c[0] == 0xED && c[1] >= 0xA0, beyond = c[0] == 0xF4 && c[1] >= 0x90;
+    return overlong || surrogate || beyond ? 0 : bytes;
+}
 
 int error_set(struct feedd_error *err, int status, const char *format, ...)
 {
@@ -12,21 +27,16 @@ int error_set(struct feedd_error *err, int status, const char *format, ...)
     err->status = status;
     va_list args;
     va_start(args, format);
-    int length = vsnprintf(err->message, sizeof(err->message), format, args);
-    va_end(args);
-    if (length < 0) {
+    if (vsnprintf(err->message, sizeof(err->message), format, args) < 0)
         err->message[0] = '\0';
-    } else if ((size_t)length >= sizeof(err->message)) { /* cut before a broken UTF-8 sequence */
-        size_t end = sizeof(err->message) - 1;
-        while (end > 0 && ((uint8_t)err->message[end - 1] & 0xC0) == 0x80)
-            end--;
-        if (end > 0 && (uint8_t)err->message[end - 1] >= 0xC0)
-            end--;
-        err->message[end] = '\0';
-    }
-    for (char *c = err->message; *c != '\0'; c++) /* one line, whatever a file's name holds */
-        if ((uint8_t)*c < 0x20 || *c == 0x7F)
+    va_end(args);
+    /* One line of UTF-8, whatever a file's name holds, and wherever the message was cut. */
+    for (uint8_t *c = (uint8_t *)err->message; *c != '\0';) {
+        size_t bytes = character_bytes(c);
+        if (bytes == 0 || *c < 0x20 || *c == 0x7F)
             *c = '?';
+        c += bytes == 0 ? 1 : bytes;
+    }
     return status;
 }
 

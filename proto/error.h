@@ -6,7 +6,7 @@
 #include "feedd_types.h"
 
 /* Fills *err (may be NULL) and returns status, so that a failing function ends in `return error_set(...)`.
- * A message that is too long is cut at the end, on a UTF-8 boundary. */
+ * A message that is too long is cut at the end; control characters and what is not UTF-8 become '?'. */
 __attribute__((format(printf, 3, 4))) int error_set(struct feedd_error *err, int status, const char *format, ...);
 
 /* "not found", "corrupt"…: the short name of a status, for messages and JSON. Never NULL. */

@@ -51,8 +51,6 @@ static void opened(struct inbox_item *item)
     if (dataset->status == 0)
         log_info("dataset %s: %llu samples, %llu bytes in memory", dataset->config->name,
                  (unsigned long long)dataset->reader->sample_count, (unsigned long long)dataset->reader->memory_bytes);
-    else
-        log_error("dataset %s: %s", dataset->config->name, dataset->error.message);
 
     /* A waiter may release or acquire from within ready(): take the list away first. */
     struct list waiters;

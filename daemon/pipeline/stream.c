@@ -91,8 +91,6 @@ static void fail(struct stream *stream, const struct feedd_error *err)
 {
     sm_move(stream_states, &stream->state, STREAM_FAILED);
     atomic_store(&stream->cancelled, true);
-    log_error("stream %llu (%s): %s", (unsigned long long)stream->number, stream->spec.dataset->config->name,
-              err->message);
     group_failed(stream->group, err);
 }
 

@@ -213,6 +213,8 @@ static int apply_token(const Feedd__Open *open, struct stream_spec *spec, struct
     int status = token_parse(open->resume, &token, err);
     if (status != 0)
         return status;
+    if (order_name(token.order) == NULL)
+        return error_set(err, FEEDD_E_TOKEN, "the resume token is of an order (%u) that this feedd doesn't know", token.order);
     bool force = open->has_resume_force && open->resume_force;
     struct sampler_spec *order = &spec->order;
     if (!force && open->has_order && open->order != token.order)
@@ -345,9 +347,11 @@ static int handle_hello(struct connection *connection, const Feedd__Hello *hello
     return 0;
 }
 
-static int handle_open(struct connection *connection, const Feedd__Open *open)
+static int handle_open(struct connection *connection, const Feedd__Open *open, struct feedd_error *reason)
 {
     struct feedd_error err;
+    if (open->request == 0)
+        return error_set(reason, FEEDD_E_PROTOCOL, "OPEN with request 0: requests are numbered from 1");
     if (open_stream(connection, open, &err) != 0) {
         log_warning("client %s[%d]: %.255s: %s", connection->name, (int)connection->pid, open->source, err.message);
         connection_send_error(connection, open->request, 0, &err);
@@ -396,9 +400,11 @@ static int handle_close(struct connection *connection, const Feedd__Close *close
     return 0;
 }
 
-static int handle_status(struct connection *connection, const Feedd__Status *status_message)
+static int handle_status(struct connection *connection, const Feedd__Status *status_message, struct feedd_error *reason)
 {
     struct feedd_error err;
+    if (status_message->request == 0)
+        return error_set(reason, FEEDD_E_PROTOCOL, "STATUS with request 0: requests are numbered from 1");
     int fd = -1;
     uint8_t *memory;
     char *text = report_status(connection->server);
@@ -455,7 +461,7 @@ int control_packet(struct connection *connection, const struct wire_packet *pack
     case WIRE_HELLO:
         return handle_hello(connection, message);
     case WIRE_OPEN:
-        return handle_open(connection, message);
+        return handle_open(connection, message, err);
     case WIRE_ATTACH:
         return handle_attach(connection, message, err);
     case WIRE_RELEASE:
@@ -463,6 +469,6 @@ int control_packet(struct connection *connection, const struct wire_packet *pack
     case WIRE_CLOSE:
         return handle_close(connection, message, err);
     default:
-        return handle_status(connection, message);
+        return handle_status(connection, message, err);
     }
 }

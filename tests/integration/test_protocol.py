@@ -425,7 +425,7 @@ def test_never_reading(feedd, neighbour):
         sent = 0
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             for sent in range(100000):
-                client.send(STATUS, encode({1: sent}))
+                client.send(STATUS, encode({1: sent + 1}))
         assert 64 <= sent < 10000
         assert feedd.memory_bytes() - memory < 64 << 20
         feedd.wait_log("it doesn't read")

@@ -1,0 +1,207 @@
+#!/usr/bin/env python3
+"""seeds.py FOLDER - writes the inputs that fuzzing starts from: FOLDER/wire, unpack, token, idx, config.
+
+Each says something that its target understands, so that the fuzzer has depth to begin with. What it found from there
+is in corpus/.
+"""
+import gzip
+import struct
+import sys
+from pathlib import Path
+
+seeds = {}  # "target/name" -> bytes
+
+
+def seed(target, name, data):
+    seeds[f"{target}/{name}"] = data
+
+
+# wire: operations as fuzz_wire.c numbers them, each with the client that it is about.
+OPERATIONS = ("connect hello open attach release close status read turn settle raw framed fds squeeze tick shutdown "
+              "hang_up stop starve wait").split()
+SOURCES = "train once few bad fat digits more gone plain none".split()
+
+
+def op(name, *taken, client=0):
+    return bytes([OPERATIONS.index(name), client, *taken])
+
+
+GREETED = op("connect") + op("hello", 0)
+
+
+def ask(source, present=0, *values, client=0):
+    """OPEN; `present` has a bit for each field that follows."""
+    return op("open", SOURCES.index(source), present & 255, present >> 8, *values, client=client)
+
+
+def opened(source, present=0, *values, client=0):
+    """From nothing to a stream that is open and attached, first batches read."""
+    return (op("connect", client=client) + op("hello", 4, *b"seed", client=client)
+            + ask(source, present, *values, client=client) + op("settle") + op("read", 0, client=client)
+            + op("attach", 0, 0, client=client) + op("settle") + op("read", 0, client=client))
+
+
+def answered():
+    return op("settle") + op("read", 0)
+
+
+def epoch(rounds=3):
+    """Gives everything back and reads on, a few times."""
+    return (op("release", 0, 255, 0) + answered()) * rounds
+
+
+seed("wire", "hello", op("connect") + op("turn", 0) + op("hello", 4, *b"seed") + op("turn", 0) + op("read", 0))
+for source in SOURCES:
+    seed("wire", f"open-{source}", opened(source) + epoch() + op("close", 0) + answered())
+seed("wire", "open-batch-size-1", opened("digits", 0x83, 1, 2, 2) + epoch())
+seed("wire", "open-rank", opened("train", 0x77, 7, 2, 2, 9, 1, 3) + epoch())
+seed("wire", "open-resumed", opened("train") + ask("train", 0x100, 0, 2, 1, 3, 64) + answered())
+seed("wire", "two-streams", opened("once") + ask("few") + answered() + op("attach", 1, 0) + answered()
+     + op("release", 1, 1, 0) + op("hang_up"))
+seed("wire", "many-clients", b"".join(opened("few", client=c) for c in range(4)) + op("hang_up", client=1))
+seed("wire", "memory", opened("digits") + opened("more", client=1) + opened("digits", client=2))
+seed("wire", "memory-at-once", GREETED + ask("train") + ask("more") + answered() + ask("more") + answered())
+seed("wire", "status", opened("train") + op("tick", 1) + op("status", 0) + op("turn", 0) + op("read", 0))
+seed("wire", "status-while-opening", GREETED + (ask("bad") + op("status", 3) + op("turn", 0) + answered()) * 3)
+seed("wire", "never-reads", opened("train") + op("squeeze") + op("status", 127) + op("turn", 3) * 8 + op("read", 9)
+     + op("turn", 3) * 4 + op("status", 127) + op("turn", 3) * 8)
+seed("wire", "reads-late", opened("train") + op("squeeze") + op("status", 40) + op("release", 0, 255, 0)
+     + (op("turn", 3) + answered()) * 12 + epoch())
+for kind, name in enumerate(("twice", "any", "wrong-seq", "uneven"), 251):
+    seed("wire", f"release-{name}", opened("train") + op("release", 0, 1, kind, 1, 9) + answered())
+seed("wire", "attach-twice", opened("train") + op("attach", 0, 0) + answered())
+seed("wire", "attach-wrong-nonce", GREETED + ask("train") + answered() + op("attach", 0, 255) + answered())
+seed("wire", "other-version", op("connect") + op("framed", 33, 0) + answered())
+seed("wire", "framed", GREETED + op("framed", 3, 4, 8, 1, 18, 0) + op("turn", 1) + op("raw", 255))
+seed("wire", "descriptors", op("connect") + op("fds", 3) + op("hello", 0) + op("turn", 1))
+seed("wire", "no-hello", op("connect") + op("turn", 1) + op("tick", 9) + op("read", 0))
+seed("wire", "no-descriptors", op("starve", 1) + op("connect") + op("turn", 1) + op("tick", 0) + op("hang_up")
+     + b"".join(op("starve", n) + op("tick", 0) + opened("train") + op("status", 0) + op("hang_up")
+                for n in range(2, 8)))
+seed("wire", "no-descriptors-to-queue", opened("train") + op("squeeze") + op("starve", 2) + op("status", 40)
+     + op("turn", 3) * 3 + op("read", 0) + op("turn", 3))
+seed("wire", "close-while-opening", GREETED + ask("train") + op("turn", 0) + op("close", 129) + op("hang_up")
+     + GREETED + ask("train") + op("settle"))
+seed("wire", "reopen-while-closing", opened("train") + op("connect", client=1) + op("hello", 0, client=1)
+     + op("settle") + op("close", 0) + (op("turn", 0) + op("wait")) * 2 + ask("train", client=1) + op("turn", 0)
+     + op("settle") + op("read", 0, client=1))
+seed("wire", "half-closed", opened("train") + op("shutdown", 0) + op("turn", 0) + op("shutdown", 1) + op("turn", 0))
+seed("wire", "stop", opened("train") + ask("train") + op("turn", 0) + op("stop"))
+# READY to a client that can't be sent to any more: closing it frees both of its streams, in the middle of their list.
+seed("wire", "crash-flush-after-close", GREETED + ask("train") + ask("once") + answered() + op("shutdown", 0)
+     + op("attach", 0, 0) + op("attach", 1, 0) + op("settle"))
+
+
+# unpack: protobuf by hand.
+def varint(value):
+    out = b""
+    while value > 127:
+        out += bytes([value & 127 | 128])
+        value >>= 7
+    return out + bytes([value])
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def text(field, value):
+    value = value if isinstance(value, bytes) else value.encode()
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def packed(field, values):
+    return text(field, b"".join(map(varint, values)))
+
+
+field = text(1, "image") + number(2, 1) + packed(3, [28, 28, 1])
+bodies = [
+    text(1, "seed") + text(2, "0.1.0"),
+    text(1, "0.1.0") + number(2, 1234),
+    number(1, 1) + text(2, "train") + number(3, 64) + number(6, 1 << 63) + text(11, "feedd1.x") + number(12, 1)
+    + text(13, "GPU-0") + text(14, "ipc") + text(14, "host"),
+    number(1, 1) + number(2, 1) + text(3, "fashion") + number(4, 60000) + number(5, 1 << 60) + number(6, 937)
+    + text(7, field) * 2 + b"".join(number(n, 1) for n in range(8, 22)) + text(22, "host") + text(23, "why"),
+    number(1, 1) + number(2, (1 << 64) - 1),
+    number(1, 1) + packed(2, range(4)) + packed(3, range(200, 204)),
+    number(1, 1) + number(2, 5) + number(2, 6) + packed(3, [1, 2]),
+    number(1, 1),
+    number(1, 1) + text(99, "unknown"),
+    number(1, 1),
+    number(1, 1) + number(2, 4096),
+    number(1, 1) + number(3, (1 << 64) - 1) + text(4, "it failed"),
+    field,
+]
+for i, body in enumerate(bodies):
+    seed("unpack", f"type-{i + 1:02}", bytes([i]) + body)
+seed("unpack", "larger-than-the-arena", bytes([128 + 2]) + number(1, 1) + text(2, "") + text(14, ""))
+
+# token
+seed("token", "text", b"\0feedd1." + b"A" * 67)
+seed("token", "later", b"\0feedd2.AAAA")
+seed("token", "values", b"\1" + struct.pack("<6Q", 2, 60000, 1 << 63, 1, 3, 640))
+for name, edits in ("value", b"\x14B"), ("unused-bits", b"\x49B"), ("longer", b"\x4AA"), ("shorter", b"\x49\0"):
+    seed("token", f"edited-{name}", b"\1" + struct.pack("<6Q", 1, 10, 1, 0, 0, 0) + edits)
+
+
+# idx
+def idx(kind, shape, content):
+    return struct.pack(f">BBBB{len(shape)}I", 0, 0, kind, len(shape), *shape) + content
+
+
+def dataset(name, images, labels=b"", packing=0, flags=1, classes=0, cut=0):
+    seed("idx", name, bytes([flags | packing << 1 | packing << 3, classes, cut]) + struct.pack(">H", len(images))
+         + images + labels)
+
+
+images = idx(8, (3, 2, 2), bytes(range(12)))
+labels = idx(8, (3,), b"\0\1\2")
+dataset("plain", images, labels)
+dataset("gzip", images, labels, packing=1)
+dataset("members", images, labels, packing=2)
+dataset("cut", images, labels, packing=3, cut=5)
+dataset("no-labels", images, flags=0)
+dataset("own-gzip", gzip.compress(images, mtime=0), gzip.compress(labels, mtime=0))
+dataset("channels", idx(8, (2, 2, 1, 3), bytes(12)), idx(9, (2,), b"\xff\1"))
+dataset("wide-labels", images, idx(0x0C, (3,), struct.pack(">3i", -1, 7, 0)), classes=10)
+dataset("any-labels", images, idx(0x0C, (3,), struct.pack(">3i", 1, 7, 2)))
+dataset("label-too-large", images, labels, classes=2)
+dataset("too-large", gzip.compress(idx(8, (70, 100, 10), bytes(70000)), mtime=0), flags=0)
+dataset("short-labels", images, idx(0x0B, (3,), struct.pack(">3h", -1, 700, 0)))
+dataset("huge", idx(8, ((1 << 32) - 1,) * 3, b""), labels)
+dataset("huge-gzip", idx(8, (1 << 20, 1 << 10, 1 << 10), b""), labels, packing=1)
+dataset("disagree", images, idx(8, (4,), bytes(4)))
+dataset("disagree-gzip", images, idx(8, (4,), bytes(4)), packing=1)
+dataset("trailing", images + b"x", labels)
+dataset("trailing-gzip", images + b"x", labels, packing=1)
+
+# config
+FASHION = "datasets:\n  fashion:\n    reader: idx\n    images: a.gz\n"
+seed("config", "full", ("""# everything
+daemon:
+  socket: /run/feedd/feedd.sock
+  workers: auto
+  ring_memory_max: 512M
+  dataset_memory_max: 4GiB
+  clients_max: 256
+  streams_per_client_max: 16
+""" + FASHION + """    labels: b.gz
+    classes: [T-shirt/top, "Trouser", 'coat']
+streams:
+  train: {dataset: fashion, batch_size: 64, order: shuffle, seed: 1, epochs: 0, tail: drop, depth: auto}
+""").encode())
+seed("config", "empty", b"# nothing\n")
+seed("config", "flow", b"{datasets: {a: {reader: idx, images: x}}, streams: {s: {dataset: a, batch_size: 1}}}")
+seed("config", "alias", b"datasets: &a {x: *a}\n")
+seed("config", "repeated", FASHION.encode() + FASHION.encode())
+seed("config", "no-batch", b"{datasets: {a: {reader: idx, images: x}}, streams: {s: {dataset: a, batch_size: 0}}}")
+seed("config", "no-name", b"datasets:\n  'a b': {reader: idx, images: x}\n")
+seed("config", "unknown", b"daemon:\n  speed: 11\n")
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    for path, data in seeds.items():
+        file = Path(sys.argv[1], path)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(data)
