@@ -73,6 +73,8 @@ static int break_connection(struct feedd_client *client, const struct feedd_erro
 {
     if (client->broken.status == 0)
         client->broken = *cause;
+    if (client->broken_ns == 0)
+        client->broken_ns = client_clock_ns();
     for (struct feedd_stream *stream = client->streams; stream != NULL; stream = stream->next)
         stream_signal(stream);
     return error_set(err, client->broken.status, "%s", client->broken.message);
@@ -93,18 +95,28 @@ int client_send(struct feedd_client *client, enum wire_type type, const Protobuf
     if (status == 0)
         return 0;
     struct feedd_error cause;
-    error_set(&cause, FEEDD_E_CONNECTION, status == FEEDD_E_TIMEOUT ? "feedd takes no packets any more"
-                                                                    : "feedd has closed the connection");
+    error_set(&cause, FEEDD_E_CONNECTION,
+              status == FEEDD_E_TIMEOUT ? "feedd takes no packets any more" : "feedd has closed the connection");
     /* It may have said why before it closed. */
     while (client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
         continue;
     return break_connection(client, &cause, err);
 }
 
+/* By its number on the connection; NULL: closed a moment ago. */
 static struct feedd_stream *find_stream(const struct feedd_client *client, uint32_t number)
 {
     struct feedd_stream *stream = client->streams;
-    while (stream != NULL && stream->number != number)
+    while (stream != NULL && (stream->number != number || number == 0))
+        stream = stream->next;
+    return stream;
+}
+
+/* The stream whose OPEN this request was; NULL: it was another request, or it is closed. */
+static struct feedd_stream *find_opening(const struct feedd_client *client, uint32_t request)
+{
+    struct feedd_stream *stream = client->streams;
+    while (stream != NULL && (stream->state != STREAM_OPENING || stream->request != request))
         stream = stream->next;
     return stream;
 }
@@ -125,14 +137,30 @@ static int handle_error(struct feedd_client *client, struct wire_packet *packet,
     if (message == NULL)
         return error_set(err, FEEDD_E_PROTOCOL, "feedd sent an error that can't be parsed");
     int status = message->status < 0 ? message->status : FEEDD_E_INTERNAL;
-    if (message->has_request)
-        return take_answer(client, packet);
-    if (!message->has_stream)
-        return error_set(err, status, "%s", message->message);
-    struct feedd_stream *stream = find_stream(client, message->stream);
+    if (message->has_request ? message->request > client->request : !message->has_stream)
+        return error_set(err, status, "%s", message->message); /* about the connection, or what nobody asked */
+    struct feedd_stream *stream =
+        message->has_stream ? find_stream(client, message->stream) : find_opening(client, message->request);
     if (stream != NULL)
         stream_failed(stream, status, message->message);
+    else if (message->has_request && message->request == client->request)
+        return take_answer(client, packet);
     return 0;
+}
+
+static int handle_stream(struct feedd_client *client, const struct wire_packet *packet, struct feedd_error *err)
+{
+    const Feedd__Stream *answer = wire_unpack(&client->arena, &feedd__stream__descriptor, packet);
+    if (answer == NULL)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN with something that can't be parsed");
+    if (answer->request == 0 || answer->request > client->request)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a packet of type %u that nobody asked for", packet->type);
+    struct feedd_stream *stream = find_opening(client, answer->request);
+    if (stream != NULL)
+        return stream_opened(stream, answer, packet, err);
+    Feedd__Close message = FEEDD__CLOSE__INIT; /* given up while it was being opened */
+    message.stream = answer->stream;
+    return client_send(client, WIRE_CLOSE, &message.base, err);
 }
 
 /* What may come at any time. @return 0, or why the connection is broken */
@@ -149,14 +177,24 @@ static int dispatch(struct feedd_client *client, struct wire_packet *packet, str
     case WIRE_END: {
         const Feedd__End *end = wire_unpack(&client->arena, &feedd__end__descriptor, packet);
         struct feedd_stream *stream = end != NULL ? find_stream(client, end->stream) : NULL;
-        if (stream != NULL)
-            stream_ended(stream);
+        if (stream != NULL) {
+            stream->ended = true;
+            stream_signal(stream);
+        }
         return end != NULL ? 0 : error_set(err, FEEDD_E_PROTOCOL, "feedd sent an END that can't be parsed");
     }
     case WIRE_ERROR:
         return handle_error(client, packet, err);
-    case WIRE_WELCOME:
+    case WIRE_MEMBERS: {
+        const Feedd__Members *members = wire_unpack(&client->arena, &feedd__members__descriptor, packet);
+        struct feedd_stream *stream = members != NULL ? find_stream(client, members->stream) : NULL;
+        if (stream != NULL)
+            stream->members = members->count;
+        return members != NULL ? 0 : error_set(err, FEEDD_E_PROTOCOL, "feedd sent a MEMBERS that can't be parsed");
+    }
     case WIRE_STREAM:
+        return handle_stream(client, packet, err);
+    case WIRE_WELCOME:
     case WIRE_REPORT:
         return take_answer(client, packet);
     default:
@@ -243,6 +281,23 @@ static int connect_socket(const char *path, int *out, struct feedd_error *err)
     return 0;
 }
 
+/* HELLO and WELCOME on a new socket. */
+static int greet(struct feedd_client *client, struct feedd_error *err)
+{
+    char name[64];
+    snprintf(name, sizeof(name), "%s", program_invocation_short_name);
+    Feedd__Hello hello = FEEDD__HELLO__INIT;
+    hello.client_name = name;
+    hello.library_version = (char *)(uintptr_t)FEEDD_VERSION;
+    struct wire_packet packet;
+    int status = client_send(client, WIRE_HELLO, &hello.base, err);
+    if (status == 0)
+        status = client_answer(client, WIRE_WELCOME, CONNECT_TIMEOUT_MS, &packet, err);
+    if (status == 0)
+        wire_packet_drop(&packet);
+    return status;
+}
+
 FEEDD_API int feedd_connect(const char *socket_path, struct feedd_client **out, struct feedd_error *err)
 {
     if (socket_path == NULL)
@@ -254,28 +309,47 @@ FEEDD_API int feedd_connect(const char *socket_path, struct feedd_client **out, 
     if (status != 0)
         return status;
     struct feedd_client *client = calloc(1, sizeof(*client));
-    if (client == NULL) {
+    char *path = strdup(socket_path);
+    if (client == NULL || path == NULL) {
+        free(client);
+        free(path);
         close(fd);
         return error_set(err, FEEDD_E_MEMORY, "no memory for a connection");
     }
     client->fd = fd;
     client->owner = getpid();
+    client->socket_path = path;
     wire_arena_init(&client->arena);
-    char name[64];
-    snprintf(name, sizeof(name), "%s", program_invocation_short_name);
-    Feedd__Hello hello = FEEDD__HELLO__INIT;
-    hello.client_name = name;
-    hello.library_version = (char *)(uintptr_t)FEEDD_VERSION;
-    struct wire_packet packet;
-    status = client_send(client, WIRE_HELLO, &hello.base, err);
-    if (status == 0)
-        status = client_answer(client, WIRE_WELCOME, CONNECT_TIMEOUT_MS, &packet, err);
+    status = greet(client, err);
     if (status != 0) {
         feedd_client_close(client);
         return status;
     }
-    wire_packet_drop(&packet);
     *out = client;
+    return 0;
+}
+
+int client_reconnect(struct feedd_client *client, struct feedd_error *err)
+{
+    int fd = -1;
+    int status = connect_socket(client->socket_path, &fd, err);
+    if (status != 0)
+        return status;
+    close(client->fd);
+    client->fd = fd;
+    struct feedd_error cause = client->broken;
+    client->broken.status = 0;
+    for (struct feedd_stream *stream = client->streams; stream != NULL; stream = stream->next) {
+        stream->number = 0;
+        stream->state = STREAM_LOST;
+        if (!stream->options.reconnect)
+            stream_failed(stream, cause.status, cause.message);
+        stream_poll_socket(stream);
+    }
+    status = greet(client, &cause);
+    if (status != 0)
+        return break_connection(client, &cause, err);
+    client->broken_ns = 0;
     return 0;
 }
 
@@ -286,6 +360,7 @@ FEEDD_API void feedd_client_close(struct feedd_client *client)
     while (client->streams != NULL)
         feedd_stream_close(client->streams);
     close(client->fd);
+    free(client->socket_path);
     free(client);
 }
 
@@ -310,13 +385,15 @@ static char *read_report(int fd, uint64_t bytes)
     return text;
 }
 
-FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err)
+static int ask_report(struct feedd_client *client, bool errors, char **out, struct feedd_error *err)
 {
     int status = client_check(client, err);
     if (status != 0)
         return status;
     Feedd__Status request = FEEDD__STATUS__INIT;
     request.request = ++client->request;
+    request.has_errors = errors;
+    request.errors = errors;
     struct wire_packet packet;
     status = client_send(client, WIRE_STATUS, &request.base, err);
     if (status == 0)
@@ -330,4 +407,14 @@ FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct 
         return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a status report that can't be read");
     *out = text;
     return 0;
+}
+
+FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err)
+{
+    return ask_report(client, false, out, err);
+}
+
+FEEDD_API int feedd_errors_json(struct feedd_client *client, char **out, struct feedd_error *err)
+{
+    return ask_report(client, true, out, err);
 }

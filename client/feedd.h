@@ -61,31 +61,44 @@ int feedd_connect(const char *socket_path, struct feedd_client **out, struct fee
 /* Closes the connection and every stream of it that is still open. NULL is allowed. */
 void feedd_client_close(struct feedd_client *client);
 
-/* What to open. Set size = sizeof(struct feedd_open_options) and everything else to 0 or NULL (FEEDD_OPEN_OPTIONS_INIT):
- * 0 means "as the stream is configured", or for a dataset the default in brackets. */
+/* What to open. Begin with FEEDD_OPEN_OPTIONS_INIT: 0 and NULL mean "as the stream is configured", or for a dataset
+ * the default in brackets. Strings are copied. */
 struct feedd_open_options {
-    size_t size;
-    uint32_t batch_size; /* samples [64] */
-    int32_t order;       /* enum feedd_order [sequential] */
-    int32_t tail;        /* enum feedd_tail [drop] */
-    int32_t has_seed;    /* 1: `seed` counts, also when it is 0 */
-    uint64_t seed;       /* [0] */
-    int32_t has_epochs;  /* 1: `epochs` counts, also when it is 0 */
-    uint64_t epochs;     /* the stream ends where this epoch would begin, epochs counted from 0; 0 = endless [0] */
-    uint32_t rank;       /* this process among world_size [0] */
-    uint32_t world_size; /* [1] */
-    uint32_t depth;      /* slots of the ring [64 MiB worth, 4 to 64] */
-    int32_t resume_force; /* 1: accept a token of another dataset, order or seed */
-    const char *resume;  /* token text: begin where it says; its order and seed hold unless given above; or NULL */
-    const char *device;  /* UUID of the GPU that shall hold the batches; NULL or "" = host memory */
+    size_t size;              /* of this structure: tells the library which of its members the caller knows */
+    uint32_t batch_size;      /* samples [64] */
+    int32_t order;            /* enum feedd_order [sequential] */
+    int32_t tail;             /* enum feedd_tail [drop] */
+    int32_t has_seed;         /* 1: `seed` counts, also when it is 0 */
+    uint64_t seed;            /* [0] */
+    int32_t has_epochs;       /* 1: `epochs` counts, also when it is 0 */
+    uint32_t rank;            /* this process among world_size [0] */
+    uint64_t epochs;          /* the stream ends where this epoch would begin, epochs counted from 0; 0 = endless [0] */
+    uint32_t world_size;      /* [1] */
+    uint32_t depth;           /* slots of the ring [64 MiB worth, 4 to 64] */
+    const char *resume;       /* token text: begin where it says; its order and seed hold unless given above */
+    int32_t resume_force;     /* 1: accept a token of another dataset, order or seed */
+    int32_t share;            /* enum feedd_share [private] */
+    const char *device;       /* UUID of the GPU that shall hold the batches; NULL or "" = host memory */
+    const char *group;        /* of broadcast: its name, among those of this user [the source] */
+    uint32_t members;         /* of the group; 0: any number [any] */
+    int32_t join;             /* enum feedd_join [gate with members, else now] */
+    uint32_t gate_timeout_ms; /* how long a gate waits for the members; the stream fails then [600,000] */
+    /* 1: survive a restart of the daemon. feedd_next() connects and opens again, where the caller stands: no batch is
+     * missed or repeated, groups form again. Batches that are held stay readable; so do those announced before. */
+    int32_t reconnect;
+    uint32_t reconnect_timeout_ms; /* how long to try; then feedd_next() answers FEEDD_E_CONNECTION [60,000] */
 };
-#define FEEDD_OPEN_OPTIONS_INIT { sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, NULL }
+#define FEEDD_OPEN_OPTIONS_INIT                                                                                        \
+    {                                                                                                                  \
+        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0         \
+    }
 
 /* Opens a stream of the daemon's configuration, or a dataset with defaults. Waits while the daemon indexes the dataset.
  * @param source   name of a stream, or else of a dataset
  * @param options  NULL: all defaults
- * @return FEEDD_E_NOT_FOUND, FEEDD_E_ARGUMENT (a spec that makes no sense), FEEDD_E_TOKEN, FEEDD_E_LIMIT,
- * FEEDD_E_MEMORY, FEEDD_E_IO, FEEDD_E_CORRUPT (the dataset), FEEDD_E_DEVICE */
+ * @return FEEDD_E_NOT_FOUND, FEEDD_E_ARGUMENT (a spec that makes no sense, or another one than the group's),
+ * FEEDD_E_TOKEN, FEEDD_E_LIMIT, FEEDD_E_STATE (the group stands elsewhere than the token), FEEDD_E_MEMORY, FEEDD_E_IO,
+ * FEEDD_E_CORRUPT (the dataset), FEEDD_E_DEVICE, FEEDD_E_ACCESS */
 int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
                struct feedd_stream **out, struct feedd_error *err);
 
@@ -113,7 +126,9 @@ struct feedd_schema {
     uint32_t batch_size, depth, rank, world_size;
     int32_t order, tail; /* enum feedd_order, enum feedd_tail */
     uint64_t seed, epochs;
-    uint64_t slot_bytes; /* of one batch in the ring */
+    int32_t share;           /* enum feedd_share */
+    const char *group;       /* its name, "" when private */
+    uint64_t slot_bytes;     /* of one batch in the ring */
     const char *transport;   /* how batches are mapped: "host" */
     const char *mode_reason; /* why that one, for a person */
 };
@@ -123,7 +138,7 @@ const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream
  * @param timeout_ms  0: don't wait; -1: wait for ever
  * @return FEEDD_E_TIMEOUT; FEEDD_E_END (the last batch has been delivered); FEEDD_E_LEASES (not without a release
  * first: the oldest batch that the caller holds is depth - 1 batches old); FEEDD_E_SHUTDOWN, FEEDD_E_CONNECTION (the
- * daemon stops, or has gone); FEEDD_E_IO, FEEDD_E_CORRUPT (the stream failed) */
+ * daemon stops, or has gone); FEEDD_E_IO, FEEDD_E_CORRUPT (the stream failed, or its gate) */
 int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_batch **out, struct feedd_error *err);
 
 /* Gives a batch back; views of it must not be used any more. Batches may be released in any order.
@@ -137,11 +152,11 @@ int feedd_stream_fd(struct feedd_stream *stream, struct feedd_error *err);
 
 /* What a batch is. */
 struct feedd_batch_info {
-    uint64_t seq;      /* number of the batch since the stream was opened */
-    uint64_t epoch;    /* all its samples are of this epoch */
-    uint64_t position; /* of its first sample in the epoch's order, over all ranks */
-    uint32_t count;    /* samples, padding included: the first dimension of every view */
-    uint32_t valid;    /* the first `valid` samples are real, the others padding */
+    uint64_t seq;           /* number of the batch since the stream, or its group, began; goes on over reconnecting */
+    uint64_t epoch;         /* all its samples are of this epoch */
+    uint64_t position;      /* of its first sample in the epoch's order, over all ranks */
+    uint32_t count;         /* samples, padding included: the first dimension of every view */
+    uint32_t valid;         /* the first `valid` samples are real, the others padding */
     const int64_t *indices; /* count sample indices in the dataset; valid as long as the batch */
     const uint32_t *flags;  /* count values of enum feedd_sample_flag */
     uint64_t time_ns[FEEDD_TIME_COUNT]; /* enum feedd_time: CLOCK_MONOTONIC of the daemon's machine */
@@ -160,6 +175,37 @@ struct feedd_view {
 /* @param field  number in the schema. @return FEEDD_E_NOT_FOUND for another number */
 int feedd_batch_view(const struct feedd_batch *batch, uint32_t field, struct feedd_view *out);
 
+/* What feedd_normalize() makes of an image field. Begin with FEEDD_NORMALIZE_OPTIONS_INIT.
+ *   out = (x - mean * scale) / (std * scale), per channel; mean and std in 0..1 as in torchvision; mean = std = 0.5 and
+ * scale = 255 give (x - 127.5) / 127.5. Without mean and std set mean = 0, std = 1: x / scale. The arithmetic, to the
+ * bit: normalize.h. dtype FEEDD_U8 delivers the pixels as they are. */
+struct feedd_normalize_options {
+    size_t size;            /* of this structure */
+    int32_t dtype;          /* FEEDD_U8, FEEDD_I8 (rounded half to even, saturated), FEEDD_F16, FEEDD_BF16, FEEDD_F32 */
+    int32_t nchw;           /* 1: planes {count, channels, height, width}; 0: {count, height, width, channels} */
+    uint32_t height, width; /* of the output, at most the field's; 0: the field's */
+    double mean[4], std[4], scale;
+    const struct feedd_window *windows; /* of each sample, count entries; NULL: from 0, 0, not mirrored */
+};
+#define FEEDD_NORMALIZE_OPTIONS_INIT                                                                                   \
+    {                                                                                                                  \
+        sizeof(struct feedd_normalize_options), FEEDD_F32, 1, 0, 0, {0, 0, 0, 0}, {1, 1, 1, 1}, 255, NULL              \
+    }
+
+/* Which part of one sample is taken; it has to lie within the field. */
+struct feedd_window {
+    uint32_t y, x; /* of the first row and column */
+    uint32_t flip; /* 1: mirrored left to right */
+};
+
+/* Crops, mirrors, normalises, casts and lays out a uint8 image field into memory of the caller's, in one pass.
+ * @param field      number in the schema: uint8 of {height, width, 1 to 4 channels}
+ * @param out        aligned to the element, not overlapping the batch; every byte of the result is written
+ * @param out_bytes  of `out`: count x height x width x channels x element size are needed
+ * @return FEEDD_E_ARGUMENT (what makes no sense), FEEDD_E_LIMIT (out_bytes is too small) */
+int feedd_normalize(const struct feedd_batch *batch, uint32_t field, const struct feedd_normalize_options *options,
+                    void *out, size_t out_bytes, struct feedd_error *err);
+
 /* The resume token of what feedd_next() has handed out so far; of where the stream began before the first batch.
  * @param text  FEEDD_TOKEN_TEXT bytes; gets a terminated line of printable ASCII */
 void feedd_stream_token(const struct feedd_stream *stream, char text[FEEDD_TOKEN_TEXT]);
@@ -169,12 +215,17 @@ struct feedd_stream_stats {
     uint64_t wait_ns;          /* that feedd_next() waited for the daemon */
     uint32_t held;             /* batches that the caller holds now */
     uint32_t ready;            /* batches that are there and not yet taken */
+    uint32_t members;          /* of the group, as last told */
+    uint32_t reconnects;       /* restarts of the daemon survived */
 };
 void feedd_stream_stats(const struct feedd_stream *stream, struct feedd_stream_stats *out);
 
 /* The daemon's own account of itself, its streams and clients, as one JSON object (documented in feedctl(1)).
  * @param out  gets terminated text, to be freed with free() */
 int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err);
+
+/* Likewise: the bad samples that the daemon has met, by dataset. */
+int feedd_errors_json(struct feedd_client *client, char **out, struct feedd_error *err);
 
 #ifdef __cplusplus
 }

@@ -13,48 +13,80 @@
 /* Defined here and not in feedd.h: callers need no attributes. */
 #define FEEDD_API __attribute__((visibility("default")))
 
-/* One slot of the ring as this client sees it. */
+/* One slot of a ring as this client sees it. */
 struct feedd_batch {
-    struct feedd_stream *stream;
+    struct ring_map *map;
     uint32_t slot;
     enum { BATCH_ABSENT, BATCH_READY, BATCH_HELD } state; /* ready: announced; held: handed out */
-    uint64_t seq;
-    uint32_t count; /* samples: as in the record, checked */
+    uint64_t seq;                                         /* the daemon's */
+    uint32_t count;                                       /* samples: as in the record, checked */
+};
+
+/* The rings of one opening of a stream. After a restart of the daemon there is a new one; the old one stays while
+ * batches of it are held. */
+struct ring_map {
+    struct feedd_stream *stream;
+    struct ring_map *older;
+    struct slot_layout layout;
+    uint32_t depth;
+    uint8_t *ring, *meta; /* read-only mappings */
+    size_t ring_bytes, meta_bytes;
+    struct feedd_batch *batches; /* depth */
+    uint32_t *ready;             /* slots announced and not handed out, in order: a ring of depth entries */
+    uint32_t ready_first, ready_count;
+    uint32_t *release_slots; /* given back and not yet sent */
+    uint64_t *release_seqs;
+    uint32_t release_count;
+    uint32_t held;          /* batches handed out */
+    uint64_t next_seq;      /* of the batch to hand out next */
+    uint64_t announced_seq; /* of the batch to be announced next; UINT64_MAX: whichever comes first */
+    uint64_t shown_seq;     /* what callers see = seq + shown_seq (modulo 2^64) */
+};
+
+/* opening -> open -> lost -> opening. */
+enum stream_state {
+    STREAM_OPENING, /* OPEN was sent */
+    STREAM_OPEN,
+    STREAM_LOST /* the connection it was open on has gone */
 };
 
 struct feedd_stream {
     struct feedd_client *client;
-    struct feedd_stream *next; /* of the client's streams */
-    uint32_t number;           /* on the connection */
+    struct feedd_stream *next;         /* of the client's streams */
+    int state;                         /* enum stream_state */
+    uint32_t request;                  /* of the OPEN under way */
+    uint32_t number;                   /* on the connection; 0: none yet */
+    struct feedd_open_options options; /* as asked for; its strings are ours */
+    char *source;
+    bool shown; /* schema is filled: by the first opening, constant then */
     struct feedd_schema schema;
     struct feedd_field fields[FEEDD_MAX_FIELDS];
-    struct slot_layout layout;
-    char *text;           /* the names that schema points to */
-    char *class_text;     /* the class names, and where each begins */
+    char field_names[FEEDD_MAX_FIELDS][FEEDD_MAX_NAME + 1];
+    char *text;       /* the names that schema points to */
+    char *class_text; /* the class names, and where each begins */
     const char **classes;
-    uint8_t *ring, *meta; /* read-only mappings */
-    size_t ring_bytes, meta_bytes;
-    struct feedd_batch *batches;             /* depth */
-    uint32_t *ready;                         /* slots announced and not handed out, in order: a ring of depth entries */
-    uint32_t ready_first, ready_count;
-    uint32_t *release_slots;                 /* given back and not yet sent */
-    uint64_t *release_seqs;
-    uint32_t release_count;
-    uint32_t held;                           /* batches handed out */
-    uint64_t next_seq;                       /* seq of the batch to hand out next */
-    uint64_t announced_seq;                  /* seq of the batch to be announced next */
-    struct token token;                      /* after the batch handed out last */
+    struct ring_map *map; /* the newest */
+    struct token token;   /* after the batch handed out last */
+    bool dropping;        /* after opening again: batches may come that the caller has had */
+    uint64_t incarnation; /* of the group */
+    uint64_t content;     /* as the daemon hashes it: transform and error policy */
+    uint32_t members;     /* as last told */
+    bool started;         /* batches have been announced since the stream was opened first */
+    uint64_t last_seq;    /* as shown, of the batch handed out last */
     uint64_t batches_taken, samples_taken, wait_ns;
+    uint32_t reconnects;
     bool ended;
-    struct feedd_error failure;              /* status != 0: the stream failed */
-    int poll_fd, event_fd;                   /* feedd_stream_fd(): -1 until asked for */
-    bool signalled;                          /* event_fd is readable */
+    struct feedd_error failure;      /* status != 0: the stream failed */
+    int poll_fd, event_fd, timer_fd; /* feedd_stream_fd(): -1 until asked for */
+    bool signalled, away;            /* event_fd is readable; timer_fd ticks */
 };
 
 struct feedd_client {
     int fd;
     pid_t owner; /* the process that connected */
-    uint32_t request; /* the last one given */
+    char *socket_path;
+    uint64_t broken_ns; /* since when there is no connection; 0: there is one */
+    uint32_t request;   /* the last one given */
     struct feedd_stream *streams;
     struct feedd_error broken; /* status != 0: the connection is of no use any more, and why */
     /* the answer that a call waits for */
@@ -81,12 +113,18 @@ int client_receive(struct feedd_client *client, int timeout_ms, struct feedd_err
 int client_answer(struct feedd_client *client, enum wire_type type, int timeout_ms, struct wire_packet *packet,
                   struct feedd_error *err);
 
+/* Connects again, once. @return 0: every stream is lost and can be opened again; else the daemon isn't back */
+int client_reconnect(struct feedd_client *client, struct feedd_error *err);
+
 /* From client.c: what the daemon says about a stream. @return FEEDD_E_PROTOCOL when it makes no sense */
+int stream_opened(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+                  struct feedd_error *err);
 int stream_ready(struct feedd_stream *stream, const Feedd__Ready *ready, struct feedd_error *err);
-void stream_ended(struct feedd_stream *stream);
 void stream_failed(struct feedd_stream *stream, int status, const char *message);
 /* Something has changed that feedd_stream_fd() tells of. */
 void stream_signal(struct feedd_stream *stream);
+/* The client has a new socket. */
+void stream_poll_socket(struct feedd_stream *stream);
 
 uint64_t client_clock_ns(void);
 /* What is left of a timeout (-1: for ever) that began then. */

@@ -2,6 +2,8 @@
  *
  * Happy path: OPEN -> STREAM -> map both rings read-only, check what they are -> ATTACH with the nonce -> READY fills
  * the list of batches that are there -> next hands one out -> release -> RELEASE, many at a time.
+ * When the daemon goes away and comes back (options.reconnect): what was announced is handed out, then OPEN again with
+ * the token of what the caller has; a group may begin earlier, and what the caller has had is dropped.
  * What can fail: the daemon's answer (mapped only when sealed and of the size that the layout needs, so that reading
  * can't fault), the stream, the connection. Threads: one at a time (feedd.h). */
 #include <errno.h>
@@ -12,12 +14,16 @@
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "error.h"
 #include "internal.h"
 
-#define CLASS_NAMES_MAX (64ull << 20) /* bytes of all class names */
+#define CLASS_NAMES_MAX      (64ull << 20) /* bytes of all class names */
+#define RECONNECT_TIMEOUT_MS 60000u        /* unless the caller says otherwise */
+#define AWAY_MS              20            /* between two attempts to reach a daemon that is away */
 
 /* ---- opening ---- */
 
@@ -39,9 +45,8 @@ static int map_ring(int fd, uint64_t bytes, uint8_t **out, struct feedd_error *e
 }
 
 /* Copies the layout out of the answer, and computes it anew: both sides have to agree. */
-static int read_layout(struct feedd_stream *stream, const Feedd__Stream *answer, struct feedd_error *err)
+static int read_layout(struct slot_layout *layout, const Feedd__Stream *answer, struct feedd_error *err)
 {
-    struct slot_layout *layout = &stream->layout;
     if (answer->n_fields == 0 || answer->n_fields > FEEDD_MAX_FIELDS || answer->depth == 0 ||
         answer->depth > FEEDD_MAX_DEPTH)
         return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with %zu fields and %u slots", answer->n_fields,
@@ -52,18 +57,14 @@ static int read_layout(struct feedd_stream *stream, const Feedd__Stream *answer,
         const Feedd__Field *from = answer->fields[i];
         struct slot_field *field = &layout->fields[i];
         if (strlen(from->name) > FEEDD_MAX_NAME || from->n_shape > FEEDD_MAX_DIMS)
-            return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with a field of %zu dimensions, its name %zu bytes long",
-                             from->n_shape, strlen(from->name));
+            return error_set(err, FEEDD_E_PROTOCOL,
+                             "feedd answered with a field of %zu dimensions, its name %zu bytes long", from->n_shape,
+                             strlen(from->name));
         strcpy(field->name, from->name);
         field->dtype = from->dtype;
         field->ndim = (uint32_t)from->n_shape;
         for (uint32_t d = 0; d < field->ndim; d++)
             field->shape[d] = from->shape[d];
-        struct feedd_field *shown = &stream->fields[i];
-        shown->name = field->name;
-        shown->dtype = (int32_t)field->dtype;
-        shown->ndim = field->ndim;
-        memcpy(shown->shape, field->shape, sizeof(shown->shape));
     }
     int status = slot_layout_init(layout, err);
     if (status == 0 && (layout->slot_bytes != answer->slot_bytes || layout->record_bytes != answer->record_bytes))
@@ -97,23 +98,32 @@ static int read_classes(struct feedd_stream *stream, const Feedd__Stream *answer
     return 0;
 }
 
-static int fill_schema(struct feedd_stream *stream, const char *source, const Feedd__Stream *answer,
-                       struct feedd_error *err)
+/* What the caller sees of the stream: from the first answer, constant from then on. */
+static int fill_schema(struct feedd_stream *stream, const Feedd__Stream *answer, struct feedd_error *err)
 {
     struct feedd_schema *schema = &stream->schema;
-    size_t sizes[4] = {strlen(source) + 1, strlen(answer->dataset) + 1, strlen(answer->transport) + 1,
-                       strlen(answer->mode_reason) + 1};
+    const char *group = answer->group != NULL ? answer->group : "";
+    size_t sizes[4] = {strlen(answer->dataset) + 1, strlen(answer->transport) + 1, strlen(answer->mode_reason) + 1,
+                       strlen(group) + 1};
     char *text = stream->text = malloc(sizes[0] + sizes[1] + sizes[2] + sizes[3]);
     if (text == NULL)
         return error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
-    schema->source = memcpy(text, source, sizes[0]);
-    schema->dataset = memcpy(text += sizes[0], answer->dataset, sizes[1]);
-    schema->transport = memcpy(text += sizes[1], answer->transport, sizes[2]);
-    schema->mode_reason = memcpy(text += sizes[2], answer->mode_reason, sizes[3]);
+    schema->source = stream->source;
+    schema->dataset = memcpy(text, answer->dataset, sizes[0]);
+    schema->transport = memcpy(text += sizes[0], answer->transport, sizes[1]);
+    schema->mode_reason = memcpy(text += sizes[1], answer->mode_reason, sizes[2]);
+    schema->group = memcpy(text += sizes[2], group, sizes[3]);
     schema->sample_count = answer->sample_count;
     schema->steps_per_epoch = answer->steps_per_epoch;
-    schema->field_count = stream->layout.field_count;
+    schema->field_count = stream->map->layout.field_count;
     schema->fields = stream->fields;
+    for (uint32_t i = 0; i < schema->field_count; i++) {
+        const struct slot_field *from = &stream->map->layout.fields[i];
+        stream->fields[i] = (struct feedd_field){.dtype = (int32_t)from->dtype, .ndim = from->ndim};
+        memcpy(stream->fields[i].shape, from->shape, sizeof(from->shape));
+        stream->fields[i].name = stream->field_names[i];
+        strcpy(stream->field_names[i], from->name);
+    }
     schema->class_count = answer->class_count;
     schema->class_names = stream->classes;
     schema->batch_size = answer->batch_size;
@@ -122,6 +132,7 @@ static int fill_schema(struct feedd_stream *stream, const char *source, const Fe
     schema->world_size = answer->world_size;
     schema->order = (int32_t)answer->order;
     schema->tail = (int32_t)answer->tail;
+    schema->share = (int32_t)answer->share;
     schema->seed = answer->seed;
     schema->epochs = answer->epochs;
     schema->slot_bytes = answer->slot_bytes;
@@ -134,68 +145,233 @@ static int fill_schema(struct feedd_stream *stream, const char *source, const Fe
     return 0;
 }
 
-static int allocate_books(struct feedd_stream *stream, struct feedd_error *err)
+/* A stream that comes back has to be the one that was lost. */
+static int check_same(const struct feedd_stream *stream, const Feedd__Stream *answer, struct feedd_error *err)
 {
-    uint32_t depth = stream->schema.depth;
-    stream->batches = calloc(depth, sizeof(*stream->batches));
-    stream->ready = calloc(depth, sizeof(*stream->ready));
-    stream->release_slots = calloc(depth, sizeof(*stream->release_slots));
-    stream->release_seqs = calloc(depth, sizeof(*stream->release_seqs));
-    if (stream->batches == NULL || stream->ready == NULL || stream->release_slots == NULL ||
-        stream->release_seqs == NULL)
-        return error_set(err, FEEDD_E_MEMORY, "no memory for the books of %u batches", depth);
-    for (uint32_t i = 0; i < depth; i++) {
-        stream->batches[i].stream = stream;
-        stream->batches[i].slot = i;
+    const struct feedd_schema *schema = &stream->schema;
+    if (answer->batch_size == schema->batch_size && (int32_t)answer->order == schema->order &&
+        answer->seed == schema->seed && answer->sample_count == schema->sample_count &&
+        answer->fingerprint == stream->token.fingerprint && answer->world_size == schema->world_size &&
+        answer->rank == schema->rank && answer->slot_bytes == schema->slot_bytes && answer->depth == schema->depth &&
+        answer->content == stream->content)
+        return 0;
+    return error_set(err, FEEDD_E_STATE, "after its restart feedd serves '%s' in another way; open it anew",
+                     stream->source);
+}
+
+static void map_free(struct ring_map *map)
+{
+    if (map->ring != NULL)
+        munmap(map->ring, map->ring_bytes);
+    if (map->meta != NULL)
+        munmap(map->meta, map->meta_bytes);
+    free(map->batches);
+    free(map->ready);
+    free(map->release_slots);
+    free(map->release_seqs);
+    free(map);
+}
+
+/* Unmaps older rings of which nothing is held. */
+static void free_older(struct feedd_stream *stream)
+{
+    for (struct ring_map **at = &stream->map; *at != NULL;) {
+        struct ring_map *map = *at;
+        if (map == stream->map || map->held > 0) {
+            at = &map->older;
+            continue;
+        }
+        *at = map->older;
+        map_free(map);
     }
+}
+
+static int map_new(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+                   struct ring_map **out, struct feedd_error *err)
+{
+    struct ring_map *map = calloc(1, sizeof(*map));
+    if (map == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for a ring");
+    map->stream = stream;
+    int status = read_layout(&map->layout, answer, err);
+    if (status == 0) {
+        uint32_t depth = map->depth = answer->depth;
+        map->batches = calloc(depth, sizeof(*map->batches));
+        map->ready = calloc(depth, sizeof(*map->ready));
+        map->release_slots = calloc(depth, sizeof(*map->release_slots));
+        map->release_seqs = calloc(depth, sizeof(*map->release_seqs));
+        if (map->batches == NULL || map->ready == NULL || map->release_slots == NULL || map->release_seqs == NULL)
+            status = error_set(err, FEEDD_E_MEMORY, "no memory for the books of %u batches", depth);
+        for (uint32_t i = 0; i < depth && map->batches != NULL; i++)
+            map->batches[i] = (struct feedd_batch){.map = map, .slot = i};
+        map->meta_bytes = slot_meta_bytes(&map->layout, depth);
+        map->ring_bytes = slot_ring_bytes(&map->layout, depth);
+        map->announced_seq = answer->share == FEEDD_SHARE_BROADCAST ? UINT64_MAX : 0; /* a group may be under way */
+    }
+    if (status == 0)
+        status = map_ring(packet->fds[0], map->meta_bytes, &map->meta, err);
+    if (status == 0)
+        status = map_ring(packet->fds[1], map->ring_bytes, &map->ring, err);
+    if (status == 0)
+        *out = map;
+    else
+        map_free(map);
+    return status;
+}
+
+/* Maps what the daemon has opened. A failure is the stream's, not the connection's. */
+static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+                  struct feedd_error *err)
+{
+    struct ring_map *map = NULL;
+    if (packet->fd_count < 2)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN with %u descriptors: that can't be parsed",
+                         packet->fd_count);
+    int status = stream->shown ? check_same(stream, answer, err) : 0;
+    if (status == 0)
+        status = map_new(stream, answer, packet, &map, err);
+    if (status != 0)
+        return status;
+    map->older = stream->map;
+    stream->map = map;
+    if (!stream->shown) {
+        status = read_classes(stream, answer, packet->fd_count > 2 ? packet->fds[2] : -1, err);
+        if (status == 0)
+            status = fill_schema(stream, answer, err);
+        if (status != 0)
+            return status;
+    }
+    stream->dropping = stream->shown;
+    stream->shown = true;
+    stream->ended = false;
+    stream->incarnation = answer->incarnation;
+    stream->content = answer->content;
+    free_older(stream);
     return 0;
 }
 
-/* From the answer to a stream that can be read; what it has made so far is freed by feedd_stream_close(). */
-static int stream_attach(struct feedd_stream *stream, const char *source, const struct wire_packet *packet,
-                         struct feedd_error *err)
+int stream_opened(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+                  struct feedd_error *err)
 {
-    struct feedd_client *client = stream->client;
-    const Feedd__Stream *answer = wire_unpack(&client->arena, &feedd__stream__descriptor, packet);
-    if (answer == NULL || packet->fd_count < 2)
-        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN with something that can't be parsed");
+    struct feedd_error reason;
     stream->number = answer->stream;
-    int status = read_layout(stream, answer, err);
-    if (status == 0)
-        status = read_classes(stream, answer, packet->fd_count > 2 ? packet->fds[2] : -1, err);
-    if (status == 0)
-        status = fill_schema(stream, source, answer, err);
-    if (status == 0)
-        status = allocate_books(stream, err);
-    if (status != 0)
-        return status;
-    uint32_t depth = stream->schema.depth;
-    stream->meta_bytes = slot_meta_bytes(&stream->layout, depth);
-    stream->ring_bytes = slot_ring_bytes(&stream->layout, depth);
-    status = map_ring(packet->fds[0], stream->meta_bytes, &stream->meta, err);
-    if (status == 0)
-        status = map_ring(packet->fds[1], stream->ring_bytes, &stream->ring, err);
-    if (status != 0)
-        return status;
-    Feedd__Attach attach = FEEDD__ATTACH__INIT;
-    attach.stream = stream->number;
-    memcpy(&attach.nonce, stream->ring + stream->ring_bytes - SLOT_PROOF_BYTES, sizeof(attach.nonce));
-    return client_send(client, WIRE_ATTACH, &attach.base, err);
+    int status = attach(stream, answer, packet, &reason);
+    if (status != 0) {
+        stream_failed(stream, status, reason.message);
+        return 0;
+    }
+    stream->state = STREAM_OPEN;
+    stream_signal(stream);
+    Feedd__Attach message = FEEDD__ATTACH__INIT;
+    const struct ring_map *map = stream->map;
+    message.stream = stream->number;
+    memcpy(&message.nonce, map->ring + map->ring_bytes - SLOT_PROOF_BYTES, sizeof(message.nonce));
+    return client_send(stream->client, WIRE_ATTACH, &message.base, err);
 }
 
-/* Options of a caller that was built with an older feedd.h are shorter: what it doesn't know is 0. */
 static int read_options(const struct feedd_open_options *from, struct feedd_open_options *options,
                         struct feedd_error *err)
 {
     memset(options, 0, sizeof(*options));
     if (from == NULL)
         return 0;
-    if (from->size < offsetof(struct feedd_open_options, device) + sizeof(from->device) ||
-        from->size > sizeof(*options))
+    if (from->size != sizeof(*options)) /* there is one version yet */
         return error_set(err, FEEDD_E_ARGUMENT, "open options of size %zu; this libfeedd knows %zu: set options.size",
                          from->size, sizeof(*options));
     memcpy(options, from, from->size);
     return 0;
+}
+
+static char *copy_text(const char *text)
+{
+    return text != NULL ? strdup(text) : NULL;
+}
+
+static void stream_free(struct feedd_stream *stream)
+{
+    while (stream->map != NULL) {
+        struct ring_map *map = stream->map;
+        stream->map = map->older;
+        map_free(map);
+    }
+    if (stream->poll_fd >= 0) {
+        close(stream->poll_fd);
+        close(stream->event_fd);
+        close(stream->timer_fd);
+    }
+    free((char *)(uintptr_t)stream->options.resume);
+    free((char *)(uintptr_t)stream->options.device);
+    free((char *)(uintptr_t)stream->options.group);
+    free(stream->source);
+    free(stream->text);
+    free(stream->class_text);
+    free(stream->classes);
+    free(stream);
+}
+
+/* Sends OPEN: as the caller asked, or for a stream that was lost, as it was. */
+static int send_open(struct feedd_stream *stream, struct feedd_error *err)
+{
+    const struct feedd_open_options *options = &stream->options;
+    const struct feedd_schema *schema = &stream->schema;
+    char *transports[] = {(char *)(uintptr_t) "host"};
+    char token[FEEDD_TOKEN_TEXT];
+    Feedd__Open open = FEEDD__OPEN__INIT;
+    open.request = stream->request = ++stream->client->request;
+    open.source = stream->source;
+    open.has_batch_size = options->batch_size != 0;
+    open.batch_size = options->batch_size;
+    open.has_order = options->order != 0;
+    open.order = (uint32_t)options->order;
+    open.has_tail = options->tail != 0;
+    open.tail = (uint32_t)options->tail;
+    open.has_seed = options->has_seed != 0;
+    open.seed = options->seed;
+    open.has_epochs = options->has_epochs != 0;
+    open.epochs = options->epochs;
+    open.has_rank = options->rank != 0;
+    open.rank = options->rank;
+    open.has_world_size = options->world_size != 0;
+    open.world_size = options->world_size;
+    open.has_depth = options->depth != 0;
+    open.depth = options->depth;
+    open.resume = (char *)(uintptr_t)options->resume;
+    open.has_resume_force = options->resume_force != 0;
+    open.resume_force = options->resume_force != 0;
+    open.has_share = options->share != 0;
+    open.share = (uint32_t)options->share;
+    open.group = (char *)(uintptr_t)options->group;
+    open.has_members = options->members != 0;
+    open.members = options->members;
+    open.has_join = options->join != 0;
+    open.join = (uint32_t)options->join;
+    open.has_gate_timeout_ms = options->gate_timeout_ms != 0;
+    open.gate_timeout_ms = options->gate_timeout_ms;
+    open.device = (char *)(uintptr_t)options->device;
+    open.n_transports = 1;
+    open.transports = transports;
+    if (stream->shown) { /* the configuration may have changed: what was effective holds, and the token says the rest */
+        open.has_batch_size = open.has_tail = open.has_epochs = open.has_rank = open.has_world_size = true;
+        open.has_depth = true;
+        open.batch_size = schema->batch_size;
+        open.tail = (uint32_t)schema->tail;
+        open.epochs = schema->epochs;
+        open.rank = schema->rank;
+        open.world_size = schema->world_size;
+        open.depth = schema->depth;
+        open.has_order = open.has_seed = false;
+        open.has_resume_force = false;
+        if (stream->started || schema->share == FEEDD_SHARE_PRIVATE) {
+            token_format(&stream->token, token);
+            open.resume = token;
+        }
+        open.has_incarnation = schema->share == FEEDD_SHARE_BROADCAST;
+        open.incarnation = stream->incarnation;
+        open.has_incarnation_members = true;
+        open.incarnation_members = stream->members;
+    }
+    stream->state = STREAM_OPENING;
+    return client_send(stream->client, WIRE_OPEN, &open.base, err);
 }
 
 FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *from,
@@ -211,52 +387,29 @@ FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const 
     if (stream == NULL)
         return error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
     stream->client = client;
-    stream->poll_fd = stream->event_fd = -1;
-
-    char *transports[] = {(char *)(uintptr_t)"host"};
-    Feedd__Open open = FEEDD__OPEN__INIT;
-    open.request = ++client->request;
-    open.source = (char *)(uintptr_t)source;
-    open.has_batch_size = options.batch_size != 0;
-    open.batch_size = options.batch_size;
-    open.has_order = options.order != 0;
-    open.order = (uint32_t)options.order;
-    open.has_tail = options.tail != 0;
-    open.tail = (uint32_t)options.tail;
-    open.has_seed = options.has_seed != 0;
-    open.seed = options.seed;
-    open.has_epochs = options.has_epochs != 0;
-    open.epochs = options.epochs;
-    open.has_rank = options.rank != 0;
-    open.rank = options.rank;
-    open.has_world_size = options.world_size != 0;
-    open.world_size = options.world_size;
-    open.has_depth = options.depth != 0;
-    open.depth = options.depth;
-    open.resume = (char *)(uintptr_t)options.resume;
-    open.has_resume_force = options.resume_force != 0;
-    open.resume_force = options.resume_force != 0;
-    open.device = (char *)(uintptr_t)options.device;
-    open.n_transports = 1;
-    open.transports = transports;
-    struct wire_packet packet;
-    status = client_send(client, WIRE_OPEN, &open.base, err);
-    if (status == 0)
-        status = client_answer(client, WIRE_STREAM, -1, &packet, err);
-    if (status != 0) {
-        free(stream);
-        return status;
-    }
+    stream->poll_fd = stream->event_fd = stream->timer_fd = -1;
+    stream->options = options;
+    stream->options.resume = copy_text(options.resume);
+    stream->options.device = copy_text(options.device);
+    stream->options.group = copy_text(options.group);
+    stream->source = copy_text(source);
     stream->next = client->streams; /* listed from here on: closing it undoes all */
     client->streams = stream;
-    status = stream_attach(stream, source, &packet, err);
-    wire_packet_drop(&packet);
-    if (status != 0) {
+    if (stream->source == NULL || (options.resume != NULL && stream->options.resume == NULL) ||
+        (options.device != NULL && stream->options.device == NULL) ||
+        (options.group != NULL && stream->options.group == NULL))
+        status = error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
+    else
+        status = send_open(stream, err);
+    while (status == 0 && stream->state == STREAM_OPENING && stream->failure.status == 0)
+        status = client_receive(client, -1, err);
+    if (status == 0 && stream->failure.status != 0)
+        status = error_set(err, stream->failure.status, "%s", stream->failure.message);
+    if (status != 0)
         feedd_stream_close(stream);
-        return status;
-    }
-    *out = stream;
-    return 0;
+    else
+        *out = stream;
+    return status;
 }
 
 FEEDD_API void feedd_stream_close(struct feedd_stream *stream)
@@ -274,22 +427,7 @@ FEEDD_API void feedd_stream_close(struct feedd_stream *stream)
         message.stream = stream->number;
         client_send(client, WIRE_CLOSE, &message.base, NULL); /* ends all leases, released or not */
     }
-    if (stream->ring != NULL)
-        munmap(stream->ring, stream->ring_bytes);
-    if (stream->meta != NULL)
-        munmap(stream->meta, stream->meta_bytes);
-    if (stream->poll_fd >= 0) {
-        close(stream->poll_fd);
-        close(stream->event_fd);
-    }
-    free(stream->text);
-    free(stream->class_text);
-    free(stream->classes);
-    free(stream->batches);
-    free(stream->ready);
-    free(stream->release_slots);
-    free(stream->release_seqs);
-    free(stream);
+    stream_free(stream);
 }
 
 FEEDD_API const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream)
@@ -301,28 +439,26 @@ FEEDD_API const struct feedd_schema *feedd_stream_schema(const struct feedd_stre
 
 int stream_ready(struct feedd_stream *stream, const Feedd__Ready *ready, struct feedd_error *err)
 {
-    uint32_t depth = stream->schema.depth;
-    if (ready->n_slots != ready->n_seqs)
+    struct ring_map *map = stream->map;
+    if (ready->n_slots != ready->n_seqs || stream->state != STREAM_OPEN)
         return error_set(err, FEEDD_E_PROTOCOL, "feedd announced %zu slots and %zu batches", ready->n_slots,
                          ready->n_seqs);
     for (size_t i = 0; i < ready->n_slots; i++) {
         uint32_t slot = ready->slots[i];
-        struct feedd_batch *batch = slot < depth ? &stream->batches[slot] : NULL;
-        if (batch == NULL || batch->state != BATCH_ABSENT || ready->seqs[i] != stream->announced_seq)
+        uint64_t seq = ready->seqs[i];
+        struct feedd_batch *batch = slot < map->depth ? &map->batches[slot] : NULL;
+        if (map->announced_seq == UINT64_MAX)
+            map->announced_seq = map->next_seq = seq;
+        if (batch == NULL || batch->state != BATCH_ABSENT || seq != map->announced_seq)
             return error_set(err, FEEDD_E_PROTOCOL, "feedd announced batch %llu in slot %u, out of turn",
-                             (unsigned long long)ready->seqs[i], slot);
+                             (unsigned long long)seq, slot);
         batch->state = BATCH_READY;
-        batch->seq = stream->announced_seq++;
-        stream->ready[(stream->ready_first + stream->ready_count++) % depth] = slot;
+        batch->seq = map->announced_seq++;
+        map->ready[(map->ready_first + map->ready_count++) % map->depth] = slot;
     }
+    stream->started = true;
     stream_signal(stream);
     return 0;
-}
-
-void stream_ended(struct feedd_stream *stream)
-{
-    stream->ended = true;
-    stream_signal(stream);
 }
 
 void stream_failed(struct feedd_stream *stream, int status, const char *message)
@@ -337,94 +473,146 @@ void stream_signal(struct feedd_stream *stream)
 {
     if (stream->event_fd < 0)
         return;
-    bool wanted = stream->ready_count > 0 || stream->ended || stream->failure.status != 0 ||
-                  stream->client->broken.status != 0;
+    bool broken = stream->client->broken.status != 0;
+    bool away = broken && stream->options.reconnect != 0 && stream->failure.status == 0;
+    bool wanted = (stream->map != NULL && stream->map->ready_count > 0) || stream->ended ||
+                  stream->failure.status != 0 || (broken && !away);
     uint64_t value = 1;
     if (wanted != stream->signalled) {
-        ssize_t rc = wanted ? write(stream->event_fd, &value, sizeof(value))
-                            : read(stream->event_fd, &value, sizeof(value));
+        ssize_t rc =
+            wanted ? write(stream->event_fd, &value, sizeof(value)) : read(stream->event_fd, &value, sizeof(value));
         (void)rc; /* an eventfd of our own that is 0 or 1 takes both */
         stream->signalled = wanted;
     }
+    if (away != stream->away) { /* nothing wakes the caller while the daemon is away: look ten times a second */
+        struct itimerspec every = {0};
+        every.it_interval.tv_nsec = every.it_value.tv_nsec = away ? 100000000 : 0;
+        timerfd_settime(stream->timer_fd, 0, &every, NULL);
+        stream->away = away;
+    }
+}
+
+void stream_poll_socket(struct feedd_stream *stream)
+{
+    struct epoll_event readable = {.events = EPOLLIN};
+    if (stream->poll_fd >= 0) /* closing the old socket has taken it out */
+        epoll_ctl(stream->poll_fd, EPOLL_CTL_ADD, stream->client->fd, &readable);
+    stream_signal(stream);
 }
 
 FEEDD_API int feedd_stream_fd(struct feedd_stream *stream, struct feedd_error *err)
 {
     int status = client_check(stream->client, err);
-    if (status != 0 || stream->poll_fd >= 0)
-        return status != 0 ? status : stream->poll_fd;
-    /* Readable with the socket, where news come in, or with the event, while what has come in waits to be taken: a
-     * packet for this stream may have been received on behalf of another. */
-    int poll_fd = epoll_create1(EPOLL_CLOEXEC);
-    int event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (status == FEEDD_E_FORK || (status != 0 && !stream->options.reconnect))
+        return status;
+    if (stream->poll_fd >= 0)
+        return stream->poll_fd;
+    /* Readable with the socket, where news come in; or with the event, while what has come in waits to be taken: a
+     * packet for this stream may have been received on behalf of another; or with the timer, while the daemon is
+     * away. */
+    int fds[3] = {epoll_create1(EPOLL_CLOEXEC), eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
+                  timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)};
     struct epoll_event readable = {.events = EPOLLIN};
-    if (poll_fd < 0 || event_fd < 0 || epoll_ctl(poll_fd, EPOLL_CTL_ADD, stream->client->fd, &readable) != 0 ||
-        epoll_ctl(poll_fd, EPOLL_CTL_ADD, event_fd, &readable) != 0) {
+    if (fds[0] < 0 || fds[1] < 0 || fds[2] < 0 ||
+        epoll_ctl(fds[0], EPOLL_CTL_ADD, stream->client->fd, &readable) != 0 ||
+        epoll_ctl(fds[0], EPOLL_CTL_ADD, fds[1], &readable) != 0 ||
+        epoll_ctl(fds[0], EPOLL_CTL_ADD, fds[2], &readable) != 0) {
         status = error_set(err, FEEDD_E_IO, "a descriptor to poll: %s", strerror(errno));
-        if (poll_fd >= 0)
-            close(poll_fd);
-        if (event_fd >= 0)
-            close(event_fd);
+        for (int i = 0; i < 3; i++)
+            if (fds[i] >= 0)
+                close(fds[i]);
         return status;
     }
-    stream->poll_fd = poll_fd;
-    stream->event_fd = event_fd;
+    stream->poll_fd = fds[0];
+    stream->event_fd = fds[1];
+    stream->timer_fd = fds[2];
     stream_signal(stream);
-    return poll_fd;
+    return stream->poll_fd;
 }
 
 /* ---- batches ---- */
 
-static int send_releases(struct feedd_stream *stream, struct feedd_error *err)
+static void send_releases(struct feedd_stream *stream)
 {
-    if (stream->release_count == 0)
-        return 0;
+    struct ring_map *map = stream->map;
+    if (map->release_count == 0 || stream->state != STREAM_OPEN || stream->client->broken.status != 0)
+        return;
     Feedd__Release release = FEEDD__RELEASE__INIT;
     release.stream = stream->number;
-    release.n_slots = release.n_seqs = stream->release_count;
-    release.slots = stream->release_slots;
-    release.seqs = stream->release_seqs;
-    stream->release_count = 0;
-    return client_send(stream->client, WIRE_RELEASE, &release.base, err);
+    release.n_slots = release.n_seqs = map->release_count;
+    release.slots = map->release_slots;
+    release.seqs = map->release_seqs;
+    map->release_count = 0;
+    client_send(stream->client, WIRE_RELEASE, &release.base, NULL); /* a failure breaks the connection, and is kept */
 }
 
 /* Would the next batch need the slot of one that the caller holds? By age and not by count: members of a group that
  * hold different batches must not wait for each other. */
-static bool lease_too_old(const struct feedd_stream *stream)
+static bool lease_too_old(const struct ring_map *map)
 {
-    if (stream->held == 0)
+    if (map->held == 0)
         return false;
-    for (uint32_t slot = 0; slot < stream->schema.depth; slot++) {
-        const struct feedd_batch *batch = &stream->batches[slot];
-        if (batch->state == BATCH_HELD && stream->next_seq - batch->seq >= stream->schema.depth)
+    for (uint32_t slot = 0; slot < map->depth; slot++) {
+        const struct feedd_batch *batch = &map->batches[slot];
+        if (batch->state == BATCH_HELD && map->next_seq - batch->seq >= map->depth)
             return true;
     }
     return false;
 }
 
+/* Where the daemon has gone: connects and opens again, as far as that goes at once.
+ * @return 0: go on receiving; FEEDD_E_TIMEOUT: not yet, try again soon; else it is no use */
+static int come_back(struct feedd_stream *stream, struct feedd_error *err)
+{
+    struct feedd_client *client = stream->client;
+    int broken = client->broken.status;
+    if (broken != 0) {
+        uint32_t patience_ms = stream->options.reconnect_timeout_ms;
+        if (!stream->options.reconnect || (broken != FEEDD_E_CONNECTION && broken != FEEDD_E_SHUTDOWN))
+            return client_check(client, err);
+        struct feedd_error reason;
+        if (client_reconnect(client, &reason) != 0) {
+            uint64_t away_ms = (client_clock_ns() - client->broken_ns) / 1000000;
+            if (away_ms >= (patience_ms != 0 ? patience_ms : RECONNECT_TIMEOUT_MS))
+                return error_set(err, FEEDD_E_CONNECTION, "feedd has not come back within %llu s: %.900s",
+                                 (unsigned long long)away_ms / 1000, reason.message);
+            return FEEDD_E_TIMEOUT;
+        }
+    }
+    if (stream->state != STREAM_LOST)
+        return 0;
+    stream->reconnects++;
+    int status = send_open(stream, err);
+    return status == FEEDD_E_CONNECTION ? FEEDD_E_TIMEOUT : status;
+}
+
 /* Until a batch is there, or there is a reason why none will be. */
 static int wait_ready(struct feedd_stream *stream, int timeout_ms, struct feedd_error *err)
 {
+    struct feedd_client *client = stream->client;
     int status = 0;
     uint64_t began_ns = 0;
-    while (stream->ready_count == 0 && stream->failure.status == 0 && !stream->ended) {
-        status = client_receive(stream->client, 0, err);
-        if (status != FEEDD_E_TIMEOUT) {
-            if (status != 0)
-                break;
-            continue;
-        }
-        if (timeout_ms == 0)
+    while (stream->map->ready_count == 0 && stream->failure.status == 0 && !stream->ended) {
+        status = come_back(stream, err);
+        bool away = status == FEEDD_E_TIMEOUT;
+        if (status != 0 && !away)
             break;
+        if (!away && client_receive(client, 0, NULL) != FEEDD_E_TIMEOUT)
+            continue; /* a packet, or the connection broke: come_back() says what that means */
         if (began_ns == 0)
             began_ns = client_clock_ns();
-        status = client_receive(stream->client, client_left_ms(timeout_ms, began_ns), err);
+        int left_ms = client_left_ms(timeout_ms, began_ns);
+        status = left_ms == 0 ? FEEDD_E_TIMEOUT : 0;
+        if (status == 0 && away)
+            nanosleep(&(struct timespec){0, (left_ms > 0 && left_ms < AWAY_MS ? left_ms : AWAY_MS) * 1000000}, NULL);
+        else if (status == 0)
+            client_receive(client, left_ms, NULL);
         if (status != 0)
             break;
     }
     if (began_ns != 0)
         stream->wait_ns += client_clock_ns() - began_ns;
-    if (stream->ready_count > 0)
+    if (stream->map->ready_count > 0)
         return 0;
     if (stream->failure.status != 0)
         return error_set(err, stream->failure.status, "%s", stream->failure.message);
@@ -435,88 +623,137 @@ static int wait_ready(struct feedd_stream *stream, int timeout_ms, struct feedd_
     return status;
 }
 
+/* Takes the next batch off the list of those that are there. */
+static int take_ready(struct feedd_stream *stream, struct feedd_batch **out, struct feedd_error *err)
+{
+    struct ring_map *map = stream->map;
+    struct feedd_batch *batch = &map->batches[map->ready[map->ready_first]];
+    const struct slot_record *record = slot_record_at(map->meta, &map->layout, batch->slot);
+    uint32_t count = record->count;
+    if (record->seq != batch->seq || count == 0 || count > map->layout.batch_size || record->valid > count)
+        return error_set(err, FEEDD_E_PROTOCOL, "the record of batch %llu is damaged", (unsigned long long)batch->seq);
+    map->ready_first = (map->ready_first + 1) % map->depth;
+    map->ready_count--;
+    map->next_seq++;
+    map->held++;
+    batch->state = BATCH_HELD;
+    batch->count = count;
+    *out = batch;
+    return 0;
+}
+
+/* After coming back: has the caller had this batch? */
+static bool had_before(const struct feedd_stream *stream, const struct slot_record *record)
+{
+    const struct token *token = &stream->token;
+    return record->next_epoch != token->epoch ? record->next_epoch < token->epoch
+                                              : record->next_position <= token->position;
+}
+
+static void give_back(struct feedd_stream *stream, struct feedd_batch *batch)
+{
+    struct ring_map *map = batch->map;
+    batch->state = BATCH_ABSENT;
+    map->held--;
+    if (map != stream->map) { /* of a daemon that has gone */
+        free_older(stream);
+        return;
+    }
+    if (stream->state != STREAM_OPEN || stream->client->broken.status != 0 || stream->failure.status != 0)
+        return; /* nobody is there to be told */
+    map->release_slots[map->release_count] = batch->slot;
+    map->release_seqs[map->release_count++] = batch->seq;
+    /* Together with others where others will follow soon, but never so many that the daemon runs short of slots. */
+    if (map->ready_count > 0 && map->release_count < map->depth / 8)
+        return;
+    send_releases(stream); /* if the daemon has gone the batch is given back all the same, and feedd_next() says so */
+}
+
 FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_batch **out,
                          struct feedd_error *err)
 {
-    struct feedd_client *client = stream->client;
-    int status = client_check(client, err);
-    if (status != 0 && (status == FEEDD_E_FORK || stream->ready_count == 0)) /* what is mapped can still be read */
-        return status;
-    if (lease_too_old(stream))
-        return error_set(err, FEEDD_E_LEASES,
-                         "a batch is held that is %u batches old, as many as the ring has: release it first",
-                         stream->schema.depth);
-    if (stream->ready_count == 0) {
-        status = send_releases(stream, err);
-        if (status == 0)
+    if (client_check(stream->client, err) == FEEDD_E_FORK)
+        return FEEDD_E_FORK;
+    for (;;) {
+        if (stream->state == STREAM_OPEN && stream->client->broken.status == 0 && lease_too_old(stream->map))
+            return error_set(err, FEEDD_E_LEASES,
+                             "a batch is held that is %u batches old, as many as the ring has: release it first",
+                             stream->map->depth);
+        int status = 0;
+        if (stream->map->ready_count == 0) { /* what is there can be read, also when the daemon has gone */
+            send_releases(stream);
             status = wait_ready(stream, timeout_ms, err);
+        }
+        struct feedd_batch *batch = NULL;
+        if (status == 0)
+            status = take_ready(stream, &batch, err);
         if (status != 0)
             return status;
+        struct ring_map *map = stream->map;
+        const struct slot_record *record = slot_record_at(map->meta, &map->layout, batch->slot);
+        if (stream->dropping && had_before(stream, record)) {
+            give_back(stream, batch);
+            continue;
+        }
+        if (stream->dropping) /* callers see numbers go on */
+            map->shown_seq = stream->last_seq + (stream->batches_taken > 0) - batch->seq;
+        stream->dropping = false;
+        stream->last_seq = batch->seq + map->shown_seq;
+        stream->token.epoch = record->next_epoch;
+        stream->token.position = record->next_position;
+        stream->batches_taken++;
+        stream->samples_taken += record->valid;
+        if (map->ready_count == 0) /* who waits on feedd_stream_fd() now must not wait for slots that were given back */
+            send_releases(stream);
+        stream_signal(stream);
+        *out = batch;
+        return 0;
     }
-    struct feedd_batch *batch = &stream->batches[stream->ready[stream->ready_first]];
-    const struct slot_record *record = slot_record_at(stream->meta, &stream->layout, batch->slot);
-    uint32_t count = record->count;
-    if (record->seq != batch->seq || count == 0 || count > stream->layout.batch_size || record->valid > count)
-        return error_set(err, FEEDD_E_PROTOCOL, "the record of batch %llu is damaged", (unsigned long long)batch->seq);
-    stream->ready_first = (stream->ready_first + 1) % stream->schema.depth;
-    stream->ready_count--;
-    batch->state = BATCH_HELD;
-    batch->count = count;
-    stream->held++;
-    stream->next_seq++;
-    stream->token.epoch = record->next_epoch;
-    stream->token.position = record->next_position;
-    stream->batches_taken++;
-    stream->samples_taken += record->valid;
-    if (stream->ready_count == 0) /* who waits on feedd_stream_fd() now must not wait for slots that were given back */
-        send_releases(stream, NULL);
-    stream_signal(stream);
-    *out = batch;
-    return 0;
+}
+
+/* Is this one of the stream's batches, and held? It may be any pointer. */
+static struct feedd_batch *find_held(const struct feedd_stream *stream, const struct feedd_batch *handle)
+{
+    for (const struct ring_map *map = stream->map; map != NULL; map = map->older) {
+        uintptr_t distance = (uintptr_t)handle - (uintptr_t)map->batches;
+        if (distance < map->depth * sizeof(*handle) && distance % sizeof(*handle) == 0)
+            return handle->state == BATCH_HELD ? &map->batches[handle->slot] : NULL;
+    }
+    return NULL;
 }
 
 FEEDD_API int feedd_release(struct feedd_stream *stream, const struct feedd_batch *handle, struct feedd_error *err)
 {
     if (client_check(stream->client, err) == FEEDD_E_FORK)
         return FEEDD_E_FORK;
-    uint32_t slot = handle->slot;
-    struct feedd_batch *batch = &stream->batches[slot];
-    if (handle != batch || batch->state != BATCH_HELD)
+    struct feedd_batch *batch = find_held(stream, handle);
+    if (batch == NULL)
         return error_set(err, FEEDD_E_STATE, "a batch that is not held is given back");
-    batch->state = BATCH_ABSENT;
-    stream->held--;
-    if (stream->client->broken.status != 0 || stream->failure.status != 0)
-        return 0; /* nobody is there to be told */
-    stream->release_slots[stream->release_count] = slot;
-    stream->release_seqs[stream->release_count++] = batch->seq;
-    /* Together with others where others will follow soon, but never so many that the daemon runs short of slots. */
-    if (stream->ready_count > 0 && stream->release_count < stream->schema.depth / 8)
-        return 0;
-    send_releases(stream, NULL); /* if the daemon has gone the batch is given back all the same, and feedd_next() says so */
+    give_back(stream, batch);
     return 0;
 }
 
 FEEDD_API void feedd_batch_info(const struct feedd_batch *batch, struct feedd_batch_info *out)
 {
-    const struct feedd_stream *stream = batch->stream;
-    struct slot_record *record = slot_record_at(stream->meta, &stream->layout, batch->slot);
-    out->seq = batch->seq;
+    const struct ring_map *map = batch->map;
+    struct slot_record *record = slot_record_at(map->meta, &map->layout, batch->slot);
+    out->seq = batch->seq + map->shown_seq;
     out->epoch = record->epoch;
     out->position = record->position;
     out->count = batch->count;
     out->valid = record->valid;
     out->indices = slot_record_index(record);
-    out->flags = slot_record_flags(record, stream->layout.batch_size);
+    out->flags = slot_record_flags(record, map->layout.batch_size);
     memcpy(out->time_ns, record->time_ns, sizeof(out->time_ns));
 }
 
 FEEDD_API int feedd_batch_view(const struct feedd_batch *batch, uint32_t number, struct feedd_view *out)
 {
-    const struct feedd_stream *stream = batch->stream;
-    if (number >= stream->layout.field_count)
+    const struct ring_map *map = batch->map;
+    if (number >= map->layout.field_count)
         return FEEDD_E_NOT_FOUND;
-    const struct slot_field *field = &stream->layout.fields[number];
-    out->data = stream->ring + batch->slot * stream->layout.slot_bytes + field->offset;
+    const struct slot_field *field = &map->layout.fields[number];
+    out->data = map->ring + batch->slot * map->layout.slot_bytes + field->offset;
     out->dtype = (int32_t)field->dtype;
     out->ndim = field->ndim + 1;
     out->shape[0] = batch->count;
@@ -535,6 +772,9 @@ FEEDD_API void feedd_stream_stats(const struct feedd_stream *stream, struct feed
     *out = (struct feedd_stream_stats){.batches = stream->batches_taken,
                                        .samples = stream->samples_taken,
                                        .wait_ns = stream->wait_ns,
-                                       .held = stream->held,
-                                       .ready = stream->ready_count};
+                                       .ready = stream->map->ready_count,
+                                       .members = stream->members,
+                                       .reconnects = stream->reconnects};
+    for (const struct ring_map *map = stream->map; map != NULL; map = map->older)
+        out->held += map->held;
 }

@@ -1,27 +1,34 @@
-/* main.c - the daemon's command line: feedd --config FILE [--socket PATH] [--check-config].
+/* main.c - the daemon's command line: feedd --config FILE [--socket PATH] [--check-config], or feedd --private.
  *
- * Runs in the foreground until SIGTERM or SIGINT. Exit status: 0 stopped as asked; 1 couldn't start (one line says
- * why); 2 wrong usage. */
+ * Runs in the foreground until SIGTERM or SIGINT; a private daemon also leaves when nobody has used it for a while.
+ * Exit status: 0 stopped as asked; 1 couldn't start (one line says why); 2 wrong usage. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include "config.h"
+#include "error.h"
 #include "log.h"
+#include "private.h"
 #include "server.h"
 
 static void print_usage(FILE *to)
 {
     fputs("usage: feedd --config FILE [--socket PATH] [--check-config]\n"
+          "       feedd --private [--config FILE] [--linger S]\n"
           "\n"
           "Feeds datasets to the training processes of this machine.\n"
           "\n"
           "  -c, --config FILE    datasets, streams and settings, feedd.conf(5)\n"
           "  -s, --socket PATH    listen here, in place of the configuration's `socket`\n"
           "      --check-config   say whether FILE is right, and leave\n"
+          "  -p, --private        for this user alone, at a socket in $XDG_RUNTIME_DIR that is printed first;\n"
+          "                       one daemon a user and FILE: where there is one, its socket is printed\n"
+          "      --linger S       private: leave after S seconds without clients\n"
           "  -h, --help           this\n"
           "  -V, --version        the version\n",
           to);
@@ -41,13 +48,16 @@ int main(int argc, char **argv)
 {
     static const struct option options[] = {
         {"config", required_argument, NULL, 'c'}, {"socket", required_argument, NULL, 's'},
-        {"check-config", no_argument, NULL, 'k'}, {"help", no_argument, NULL, 'h'},
+        {"check-config", no_argument, NULL, 'k'}, {"private", no_argument, NULL, 'p'},
+        {"linger", required_argument, NULL, 'l'}, {"help", no_argument, NULL, 'h'},
         {"version", no_argument, NULL, 'V'},      {NULL, 0, NULL, 0},
     };
     const char *config_path = NULL, *socket_path = NULL;
-    bool check = false;
+    bool check = false, private = false;
+    long linger_s = -1;
+    char *end;
     int option;
-    while ((option = getopt_long(argc, argv, "c:s:hV", options, NULL)) != -1) {
+    while ((option = getopt_long(argc, argv, "c:s:phV", options, NULL)) != -1) {
         switch (option) {
         case 'c':
             config_path = optarg;
@@ -57,6 +67,17 @@ int main(int argc, char **argv)
             break;
         case 'k':
             check = true;
+            break;
+        case 'p':
+            private
+            = true;
+            break;
+        case 'l':
+            linger_s = strtol(optarg, &end, 10);
+            if (optarg[0] < '0' || optarg[0] > '9' || *end != '\0' || linger_s > 86400) {
+                fprintf(stderr, "feedd: --linger %s: 0 to 86400 seconds are right\n", optarg);
+                return 2;
+            }
             break;
         case 'h':
             print_usage(stdout);
@@ -69,8 +90,11 @@ int main(int argc, char **argv)
             return 2;
         }
     }
-    if (optind < argc || config_path == NULL) {
-        if (optind < argc)
+    if (optind < argc || (config_path == NULL && !private) || (private && socket_path != NULL) ||
+        (linger_s >= 0 && !private)) {
+        if (optind >= argc && config_path != NULL)
+            fputs("feedd: --private has a socket of its own, and --linger goes with it\n", stderr);
+        else if (optind < argc)
             fprintf(stderr, "feedd: unexpected argument '%s'\n", argv[optind]);
         else
             fputs("feedd: --config FILE is needed\n", stderr);
@@ -80,7 +104,8 @@ int main(int argc, char **argv)
 
     struct feedd_error err;
     struct config *config;
-    if (config_load(config_path, &config, &err) != 0) {
+    int status = config_path != NULL ? config_load(config_path, &config, &err) : config_empty(&config, &err);
+    if (status != 0) {
         log_error("%s", err.message);
         return 1;
     }
@@ -91,13 +116,28 @@ int main(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     raise_descriptor_limit();
+    if (linger_s >= 0)
+        config->linger_s = (uint32_t)linger_s;
+    char private_path[PRIVATE_PATH_MAX];
+    if (private) {
+        umask(0077);
+        status = private_socket(config_path, private_path, &err);
+        socket_path = private_path;
+    }
     struct server *server = malloc(sizeof(*server));
-    int status = server == NULL ? FEEDD_E_MEMORY : server_init(server, config, socket_path, &err);
+    if (status == 0)
+        status = server == NULL ? error_set(&err, FEEDD_E_MEMORY, "no memory")
+                                : server_init(server, config, socket_path, private, &err);
+    bool served = private && (status == 0 || status == FEEDD_E_STATE); /* by this one, or by one that runs already */
+    if (served) {
+        printf("%s\n", socket_path);
+        fflush(stdout);
+    }
     if (status == 0)
         server_run(server);
-    else
-        log_error("can't start: %s", server == NULL ? "no memory" : err.message);
+    else if (!served)
+        log_error("can't start: %s", err.message);
     free(server);
     config_free(config);
-    return status == 0 ? 0 : 1;
+    return status == 0 || served ? 0 : 1;
 }

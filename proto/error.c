@@ -9,9 +9,11 @@
 /* Bytes of the UTF-8 character that begins here (RFC 3629), 0 when none does. Text is terminated. */
 static size_t character_bytes(const uint8_t *c)
 {
-    size_t bytes = c[0] < 0x80 ? 1 : c[0] >= 0xC2 && c[0] < 0xE0 ? 2 : (c[0] & 0xF0) == 0xE0 ? 3
-                   : c[0] >= 0xF0 && c[0] < 0xF5                                             ? 4
-                                                                                             : 0;
+    size_t bytes = c[0] < 0x80                   ? 1
+                   : c[0] >= 0xC2 && c[0] < 0xE0 ? 2
+                   : (c[0] & 0xF0) == 0xE0       ? 3
+                   : c[0] >= 0xF0 && c[0] < 0xF5 ? 4
+                                                 : 0;
     for (size_t i = 1; i < bytes; i++)
         if ((c[i] & 0xC0) != 0x80)
             return 0;
@@ -94,12 +96,18 @@ static const struct {
     const char *name;
     uint32_t bytes;
 } dtypes[] = {
-    [FEEDD_U8] = {"u8", 1},     [FEEDD_I8] = {"i8", 1},   [FEEDD_F16] = {"f16", 2}, [FEEDD_BF16] = {"bf16", 2},
-    [FEEDD_F32] = {"f32", 4},   [FEEDD_I32] = {"i32", 4}, [FEEDD_I64] = {"i64", 8},
+    [FEEDD_U8] = {"u8", 1},   [FEEDD_I8] = {"i8", 1},   [FEEDD_F16] = {"f16", 2}, [FEEDD_BF16] = {"bf16", 2},
+    [FEEDD_F32] = {"f32", 4}, [FEEDD_I32] = {"i32", 4}, [FEEDD_I64] = {"i64", 8},
 };
 static const char *const orders[] = {[FEEDD_ORDER_SEQUENTIAL] = "sequential", [FEEDD_ORDER_SHUFFLE] = "shuffle"};
 static const char *const tails[] = {
     [FEEDD_TAIL_DROP] = "drop", [FEEDD_TAIL_PAD] = "pad", [FEEDD_TAIL_PARTIAL] = "partial"};
+
+static const char *const shares[] = {[FEEDD_SHARE_PRIVATE] = "private", [FEEDD_SHARE_BROADCAST] = "broadcast"};
+static const char *const joins[] = {
+    [FEEDD_JOIN_NOW] = "now", [FEEDD_JOIN_GATE] = "gate", [FEEDD_JOIN_NEXT_EPOCH] = "next-epoch"};
+static const char *const on_errors[] = {
+    [FEEDD_ON_ERROR_SUBSTITUTE] = "substitute", [FEEDD_ON_ERROR_ZERO] = "zero", [FEEDD_ON_ERROR_FAIL] = "fail"};
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
@@ -141,4 +149,34 @@ const char *tail_name(int tail)
 int tail_parse(const char *name, int *tail)
 {
     return parse_name(tails, COUNT(tails), name, tail);
+}
+
+const char *share_name(int share)
+{
+    return share > 0 && share < COUNT(shares) ? shares[share] : NULL;
+}
+
+int share_parse(const char *name, int *share)
+{
+    return parse_name(shares, COUNT(shares), name, share);
+}
+
+const char *join_name(int join)
+{
+    return join > 0 && join < COUNT(joins) ? joins[join] : NULL;
+}
+
+int join_parse(const char *name, int *join)
+{
+    return parse_name(joins, COUNT(joins), name, join);
+}
+
+const char *on_error_name(int on_error)
+{
+    return on_error > 0 && on_error < COUNT(on_errors) ? on_errors[on_error] : NULL;
+}
+
+int on_error_parse(const char *name, int *on_error)
+{
+    return parse_name(on_errors, COUNT(on_errors), name, on_error);
 }

@@ -19,5 +19,11 @@ const char *order_name(int order);
 int order_parse(const char *name, int *order);
 const char *tail_name(int tail);
 int tail_parse(const char *name, int *tail);
+const char *share_name(int share);
+int share_parse(const char *name, int *share);
+const char *join_name(int join);
+int join_parse(const char *name, int *join);
+const char *on_error_name(int on_error);
+int on_error_parse(const char *name, int *on_error);
 
 #endif

@@ -65,10 +65,31 @@ enum feedd_tail {
     FEEDD_TAIL_PARTIAL = 3 /* split over the ranks as evenly as they go: a shorter last batch */
 };
 
+/* Who gets what of a stream. */
+enum feedd_share {
+    FEEDD_SHARE_PRIVATE = 1,  /* a cursor of one's own */
+    FEEDD_SHARE_BROADCAST = 2 /* every member of a group gets every sample from the moment it joins */
+};
+
+/* When a member of a group gets its first batch. */
+enum feedd_join {
+    FEEDD_JOIN_NOW = 1,       /* the next one that is published */
+    FEEDD_JOIN_GATE = 2,      /* nothing is published before the group is complete */
+    FEEDD_JOIN_NEXT_EPOCH = 3 /* the first one of an epoch */
+};
+
+/* What a stream does about a sample that can't be decoded. */
+enum feedd_on_error {
+    FEEDD_ON_ERROR_SUBSTITUTE = 1, /* deliver another one, the same for everyone and every run */
+    FEEDD_ON_ERROR_ZERO = 2,       /* deliver black pixels and label -1 */
+    FEEDD_ON_ERROR_FAIL = 3        /* end */
+};
+
 /* Flags of one sample of a batch. */
 enum feedd_sample_flag {
-    FEEDD_SAMPLE_PADDING = 1 << 0,    /* fills up a batch; its position was or will be delivered elsewhere */
-    FEEDD_SAMPLE_SUBSTITUTED = 1 << 1 /* stands in for a sample that can't be decoded */
+    FEEDD_SAMPLE_PADDING = 1 << 0,     /* fills up a batch; its position was or will be delivered elsewhere */
+    FEEDD_SAMPLE_SUBSTITUTED = 1 << 1, /* another sample stands in for one that is bad; `index` says which */
+    FEEDD_SAMPLE_ZEROED = 1 << 2       /* black pixels and label -1 stand in for one that is bad */
 };
 
 /* When things happened to a batch: CLOCK_MONOTONIC nanoseconds, 0 = not yet. */
@@ -84,13 +105,14 @@ enum feedd_time {
 };
 
 /* Limits that both sides check. */
-#define FEEDD_MAX_FIELDS 16u           /* fields of a batch */
-#define FEEDD_MAX_DIMS 6u              /* dimensions of one sample of a field */
-#define FEEDD_MAX_NAME 255u            /* bytes of a name of a stream, dataset, field, group */
-#define FEEDD_MAX_BATCH 65536u         /* samples of a batch */
-#define FEEDD_MAX_DEPTH 1024u          /* slots of a ring */
-#define FEEDD_MAX_WORLD 65536u         /* ranks */
-#define FEEDD_TOKEN_TEXT 128u          /* bytes that hold any resume token as text, terminator included */
+#define FEEDD_MAX_FIELDS     16u    /* fields of a batch */
+#define FEEDD_MAX_DIMS       6u     /* dimensions of one sample of a field */
+#define FEEDD_MAX_NAME       255u   /* bytes of a name of a stream, dataset, field, group */
+#define FEEDD_MAX_BATCH      65536u /* samples of a batch */
+#define FEEDD_MAX_DEPTH      1024u  /* slots of a ring */
+#define FEEDD_MAX_WORLD      65536u /* ranks */
+#define FEEDD_MAX_MEMBERS    1024u  /* of a group */
+#define FEEDD_TOKEN_TEXT     128u   /* bytes that hold any resume token as text, terminator included */
 #define FEEDD_MAX_SLOT_BYTES (1ull << 40)
 
 #ifdef __cplusplus

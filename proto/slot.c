@@ -31,8 +31,8 @@ int slot_layout_init(struct slot_layout *layout, struct feedd_error *err)
     for (uint32_t i = 0; i < l.field_count; i++) {
         struct slot_field *field = &l.fields[i];
         if (dtype_bytes((int)field->dtype) == 0 || field->ndim > FEEDD_MAX_DIMS)
-            return error_set(err, FEEDD_E_ARGUMENT, "field %u: dtype %u with %u dimensions is not one that feedd knows", i,
-                             field->dtype, field->ndim);
+            return error_set(err, FEEDD_E_ARGUMENT, "field %u: dtype %u with %u dimensions is not one that feedd knows",
+                             i, field->dtype, field->ndim);
         field->sample_bytes = field_sample_bytes(field);
         if (field->sample_bytes == 0 || field->sample_bytes > FEEDD_MAX_SLOT_BYTES / l.batch_size)
             return error_set(err, FEEDD_E_LIMIT, "field %u: an empty sample, or a batch over %llu bytes", i,

@@ -18,8 +18,8 @@
 
 #include "feedd_types.h"
 
-#define SLOT_ALIGN 256u       /* of each field in a slot: enough for any vector load and for a GPU's transactions */
-#define SLOT_PAGE 4096u       /* of a slot and of a ring */
+#define SLOT_ALIGN       256u  /* of each field in a slot: enough for any vector load and for a GPU's transactions */
+#define SLOT_PAGE        4096u /* of a slot and of a ring */
 #define SLOT_PROOF_BYTES 4096u /* behind the last slot: the nonce that proves that a client has mapped the ring */
 
 /* One named array of a batch. Shapes are of one sample: a batch's shape is {count, shape...}, C order. */
@@ -47,13 +47,13 @@ struct slot_extent {
 };
 
 struct slot_record {
-    uint64_t seq;      /* number of the batch since the stream was opened */
-    uint64_t epoch;    /* of its first sample; a batch never spans two */
-    uint64_t position; /* of its first sample in the epoch's order, over all ranks */
+    uint64_t seq;                       /* number of the batch since the stream was opened */
+    uint64_t epoch;                     /* of its first sample; a batch never spans two */
+    uint64_t position;                  /* of its first sample in the epoch's order, over all ranks */
     uint64_t next_epoch, next_position; /* where a stream goes on that has delivered this batch: the resume point */
-    uint32_t count;    /* samples in the batch, padding included */
-    uint32_t valid;    /* leading samples that are not padding */
-    uint64_t used_bytes; /* bytes of the slot in use, from its start */
+    uint32_t count;                     /* samples in the batch, padding included */
+    uint32_t valid;                     /* leading samples that are not padding */
+    uint64_t used_bytes;                /* bytes of the slot in use, from its start */
     uint64_t time_ns[FEEDD_TIME_COUNT];
     struct slot_extent extents[FEEDD_MAX_FIELDS];
     /* then: int64_t index[batch_size], uint32_t flags[batch_size] (enum feedd_sample_flag) */

@@ -12,11 +12,13 @@
 #include <string.h>
 
 #include <gd.h>
+#include <gdfontl.h>
 #include <gdfonts.h>
 
 #include "feedd.h"
 
 #define CELL_WIDTH 84u   /* pixels: narrower images are enlarged to at least that, by an integer factor */
+#define LARGE      160   /* pixels: wider cells have larger captions */
 #define GAP        8     /* pixels between cells and around the sheet */
 #define MAX_IMAGE  4096u /* pixels a side */
 #define MAX_CELLS  256   /* rows, columns */
@@ -30,6 +32,7 @@ struct sheet {
     const struct feedd_field *image, *label; /* label NULL: the source has none */
     int height, width, channels, scale;      /* of one image */
     int cell_height, cell_width;             /* pixels, gap included */
+    gdFontPtr font;                          /* of captions */
     gdImagePtr canvas;
 };
 
@@ -65,8 +68,9 @@ static int make_sheet(struct sheet *sheet, const struct feedd_schema *schema, st
     sheet->width = (int)image->shape[1];
     sheet->channels = (int)image->shape[2];
     sheet->scale = (int)((CELL_WIDTH + image->shape[1] - 1) / image->shape[1]);
-    sheet->cell_height = sheet->height * sheet->scale + gdFontGetSmall()->h + GAP;
     sheet->cell_width = sheet->width * sheet->scale + GAP;
+    sheet->font = sheet->cell_width > LARGE ? gdFontGetLarge() : gdFontGetSmall();
+    sheet->cell_height = sheet->height * sheet->scale + sheet->font->h + GAP;
 
     height = GAP + sheet->rows * sheet->cell_height;
     width = GAP + sheet->columns * sheet->cell_width;
@@ -98,15 +102,14 @@ static void draw_image(const struct sheet *sheet, int left, int top, const uint8
 static void draw_caption(const struct sheet *sheet, int left, int top, int64_t label)
 {
     const struct feedd_schema *schema = sheet->schema;
-    gdFontPtr font = gdFontGetSmall();
-    int room = (sheet->cell_width - GAP) / font->w;
+    int room = (sheet->cell_width - GAP) / sheet->font->w;
     char caption[FEEDD_MAX_NAME + 1];
 
     if (schema->class_names && label >= 0 && label < (int64_t)schema->class_count)
         snprintf(caption, sizeof(caption), "%.*s", room, schema->class_names[label]);
     else
         snprintf(caption, sizeof(caption), "%lld", (long long)label);
-    gdImageString(sheet->canvas, font, left, top, (unsigned char *)caption, INK);
+    gdImageString(sheet->canvas, sheet->font, left, top, (unsigned char *)caption, INK);
 }
 
 static void draw_batch(struct sheet *sheet, const struct feedd_batch *batch)

@@ -20,7 +20,8 @@
 struct cat_options {
     struct feedd_open_options open;
     const char *source;
-    uint64_t batches; /* 0: until the stream ends */
+    uint64_t batches;  /* 0: until the stream ends */
+    uint64_t pause_ms; /* before each batch is given back */
     bool json;
 };
 
@@ -54,6 +55,12 @@ static const char usage[] =
     "  --depth D         slots of the ring\n"
     "  --resume TOKEN    begin where TOKEN says\n"
     "  --force-resume    also when it is of another dataset, order or seed\n"
+    "  --share S         private, or broadcast: every member of a group gets every batch\n"
+    "  --group NAME      of broadcast; without: the source's name\n"
+    "  --members N       of the group\n"
+    "  --join J          now, gate (wait for all members; default with --members) or next-epoch\n"
+    "  --reconnect       go on after a restart of the daemon\n"
+    "  --pause MS        wait before each batch is given back, as a training step would\n"
     "  --json            one JSON object a line\n";
 
 static int bad_choice(const char *option, const char *text, const char *allowed)
@@ -66,13 +73,26 @@ static int bad_choice(const char *option, const char *text, const char *allowed)
 static int parse_options(int argc, char **argv, struct cat_options *cat)
 {
     static const struct option options[] = {
-        {"batches", required_argument, NULL, 'n'}, {"epochs", required_argument, NULL, 'e'},
-        {"batch-size", required_argument, NULL, 'b'}, {"order", required_argument, NULL, 'o'},
-        {"seed", required_argument, NULL, 's'}, {"rank", required_argument, NULL, 'r'},
-        {"world", required_argument, NULL, 'w'}, {"tail", required_argument, NULL, 't'},
-        {"depth", required_argument, NULL, 'd'}, {"resume", required_argument, NULL, 'R'},
-        {"force-resume", no_argument, NULL, 'F'}, {"json", no_argument, NULL, 'j'},
-        {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0},
+        {"batches", required_argument, NULL, 'n'},
+        {"epochs", required_argument, NULL, 'e'},
+        {"batch-size", required_argument, NULL, 'b'},
+        {"order", required_argument, NULL, 'o'},
+        {"seed", required_argument, NULL, 's'},
+        {"rank", required_argument, NULL, 'r'},
+        {"world", required_argument, NULL, 'w'},
+        {"tail", required_argument, NULL, 't'},
+        {"depth", required_argument, NULL, 'd'},
+        {"resume", required_argument, NULL, 'R'},
+        {"force-resume", no_argument, NULL, 'F'},
+        {"share", required_argument, NULL, 'S'},
+        {"group", required_argument, NULL, 'G'},
+        {"members", required_argument, NULL, 'M'},
+        {"join", required_argument, NULL, 'J'},
+        {"reconnect", no_argument, NULL, 'C'},
+        {"pause", required_argument, NULL, 'P'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     struct feedd_open_options *open = &cat->open;
     uint64_t number = 0;
@@ -123,6 +143,31 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
             break;
         case 'F':
             open->resume_force = 1;
+            break;
+        case 'S':
+            if (share_parse(optarg, &value) != 0)
+                wrong = bad_choice("share", optarg, "private, broadcast");
+            else
+                open->share = value;
+            break;
+        case 'G':
+            open->group = optarg;
+            break;
+        case 'M':
+            wrong = parse_number("members", optarg, 1, FEEDD_MAX_MEMBERS, &number);
+            open->members = (uint32_t)number;
+            break;
+        case 'J':
+            if (join_parse(optarg, &value) != 0)
+                wrong = bad_choice("join", optarg, "now, gate, next-epoch");
+            else
+                open->join = value;
+            break;
+        case 'C':
+            open->reconnect = 1;
+            break;
+        case 'P':
+            wrong = parse_number("pause", optarg, 0, 3600000, &cat->pause_ms);
             break;
         case 'j':
             cat->json = true;
@@ -231,6 +276,10 @@ static int read_batches(struct feedd_stream *stream, const struct cat_options *c
             print_batch(schema, batch, &info);
         sum->batches++;
         sum->samples += info.valid;
+        if (cat->pause_ms > 0) {
+            fflush(stdout);
+            nanosleep(&(struct timespec){(time_t)(cat->pause_ms / 1000), (long)(cat->pause_ms % 1000) * 1000000}, NULL);
+        }
         status = feedd_release(stream, batch, err);
         if (status != 0)
             break;

@@ -7,7 +7,8 @@
 
 #include "feedd.h"
 
-int command_status(const char *name, const char *socket_path, int argc, char **argv);
+int command_listing(const char *name, const char *socket_path, int argc,
+                    char **argv); /* status, datasets, streams, clients, errors */
 int command_cat(const char *name, const char *socket_path, int argc, char **argv);
 
 /* Prints "feedctl: message" and returns 1, for `return fail(&err);`. */

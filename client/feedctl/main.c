@@ -1,4 +1,5 @@
-/* main.c - feedctl: what operators and scripts ask the daemon. Finds the command; the commands are files of their own. */
+/* main.c - feedctl: what operators and scripts ask the daemon. Finds the command; the commands are files of their own.
+ */
 #include <errno.h>
 #include <getopt.h>
 #include <stdio.h>
@@ -12,7 +13,11 @@ static const struct {
     int (*run)(const char *name, const char *socket_path, int argc, char **argv);
     const char *summary;
 } commands[] = {
-    {"status", command_status, "the daemon, its streams and clients, and what holds them up"},
+    {"status", command_listing, "the daemon, its datasets, streams and clients, and what holds them up"},
+    {"datasets", command_listing, "the configured datasets"},
+    {"streams", command_listing, "the open streams, and what holds each up"},
+    {"clients", command_listing, "the connected clients"},
+    {"errors", command_listing, "samples that could not be read or decoded, and why"},
     {"cat", command_cat, "reads a stream or dataset and prints each batch: what is delivered, in which order"},
 };
 
@@ -78,7 +83,7 @@ int main(int argc, char **argv)
     const char *name = argv[optind];
     argc -= optind;
     argv += optind;
-    optind = 0; /* the command's own options begin anew (getopt(3): 0 re-initialises) */
+    optind = 0;        /* the command's own options begin anew (getopt(3): 0 re-initialises) */
     argv[0] = program; /* what getopt's messages begin with */
     for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
         if (strcmp(commands[i].name, name) == 0)

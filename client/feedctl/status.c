@@ -1,8 +1,10 @@
-/* status.c - feedctl status: the daemon's report as a person reads it, or as it came (--json).
+/* status.c - feedctl status, datasets, streams, clients and errors: the daemon's reports as tables, or as they came
+ * (--json).
  *
- * The first line of the report says what holds things up; then daemon, datasets, streams, clients. */
+ * The first line of status says what holds things up; then daemon, datasets, streams, clients. */
 #include <getopt.h>
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -53,55 +55,57 @@ static const char *human_time(double seconds, char text[32])
     return text;
 }
 
-static void print_datasets(const json_t *datasets)
+static void print_datasets(const json_t *report)
 {
-    if (json_array_size(datasets) == 0)
-        return;
-    printf("\nDATASET                  READER  STATE      SAMPLES    MEMORY  USERS\n");
+    const json_t *datasets = json_object_get(report, "datasets");
+    printf("DATASET                  READER  STATE      SAMPLES    MEMORY  USERS  BAD\n");
     size_t i;
     const json_t *dataset;
-    json_array_foreach(datasets, i, dataset)
-    {
+    json_array_foreach (datasets, i, dataset) {
         char bytes[32];
-        printf("%-24s %-7s %-8s %9lld %9s %6lld\n", string_at(dataset, "name"), string_at(dataset, "reader"),
+        printf("%-24s %-7s %-8s %9lld %9s %6lld %4lld\n", string_at(dataset, "name"), string_at(dataset, "reader"),
                string_at(dataset, "state"), integer_at(dataset, "samples"),
-               human_bytes(number_at(dataset, "memory_bytes"), bytes), integer_at(dataset, "users"));
+               human_bytes(number_at(dataset, "memory_bytes"), bytes), integer_at(dataset, "users"),
+               integer_at(dataset, "bad_samples"));
         if (json_is_string(json_object_get(dataset, "error")))
             printf("  %s\n", string_at(dataset, "error"));
     }
 }
 
-static void print_streams(const json_t *streams)
+static void print_streams(const json_t *report)
 {
-    if (json_array_size(streams) == 0)
-        return;
-    printf("\nSTREAM DATASET              STATE    EPOCH   POSITION  BATCH  SAMPLES/S  READY/DEPTH  WORKERS  RANK\n");
+    const json_t *streams = json_object_get(report, "streams");
+    printf(
+        "STREAM DATASET          GROUP        MEMBERS STATE   EPOCH   POSITION BATCH SAMPLES/S   READY WORKERS RANK\n");
     size_t i;
     const json_t *stream;
-    json_array_foreach(streams, i, stream)
-    {
-        char ready[32], rank[32];
+    json_array_foreach (streams, i, stream) {
+        char ready[32], rank[32], members[32];
         snprintf(ready, sizeof(ready), "%lld/%lld", integer_at(stream, "ready"), integer_at(stream, "depth"));
         snprintf(rank, sizeof(rank), "%lld/%lld", integer_at(stream, "rank"), integer_at(stream, "world_size"));
-        printf("%6lld %-20s %-8s %5lld %10lld %6lld %10.0f %12s %8.2f %5s\n", integer_at(stream, "stream"),
-               string_at(stream, "dataset"), string_at(stream, "state"), integer_at(stream, "epoch"),
-               integer_at(stream, "position"), integer_at(stream, "batch_size"), number_at(stream, "samples_per_s"),
-               ready, number_at(stream, "workers_mean"), rank);
-        printf("       %s\n", string_at(json_object_get(stream, "bottleneck"), "text"));
+        bool broadcast = json_is_string(json_object_get(stream, "group"));
+        long long most = integer_at(stream, "members_max");
+        snprintf(members, sizeof(members), most > 0 ? "%lld/%lld" : "%lld", integer_at(stream, "members"), most);
+        printf("%6lld %-16s %-12s %7s %-8s %4lld %10lld %5lld %9.0f %7s %7.2f %4s\n", integer_at(stream, "stream"),
+               string_at(stream, "dataset"), broadcast ? string_at(stream, "group") : "-", broadcast ? members : "-",
+               string_at(stream, "state"), integer_at(stream, "epoch"), integer_at(stream, "position"),
+               integer_at(stream, "batch_size"), number_at(stream, "samples_per_s"), ready,
+               number_at(stream, "workers_mean"), rank);
+        const json_t *bottleneck = json_object_get(stream, "bottleneck");
+        printf("       %s: %s\n", string_at(bottleneck, "stage"), string_at(bottleneck, "text"));
     }
 }
 
-static void print_clients(const json_t *clients)
+static void print_clients(const json_t *report)
 {
-    printf("\nCLIENT NAME                     PID    UID  CONNECTED  STREAMS  HELD  RELEASED\n");
+    const json_t *clients = json_object_get(report, "clients");
+    printf("CLIENT NAME                     PID    UID  CONNECTED  STREAMS  HELD  RELEASED\n");
     size_t i, j;
     const json_t *client, *stream;
-    json_array_foreach(clients, i, client)
-    {
+    json_array_foreach (clients, i, client) {
         const json_t *streams = json_object_get(client, "streams");
         long long held = 0, released = 0;
-        json_array_foreach(streams, j, stream)
-        {
+        json_array_foreach (streams, j, stream) {
             held += integer_at(stream, "held");
             released += integer_at(stream, "released");
         }
@@ -110,6 +114,19 @@ static void print_clients(const json_t *clients)
                string_at(client, "name"), integer_at(client, "pid"), integer_at(client, "uid"),
                human_time(number_at(client, "connected_s"), connected), json_array_size(streams), held, released);
     }
+}
+
+static void print_errors(const json_t *report)
+{
+    const json_t *errors = json_object_get(report, "errors");
+    printf("DATASET                    SAMPLE  TIMES  REASON\n");
+    size_t i;
+    const json_t *error;
+    json_array_foreach (errors, i, error)
+        printf("%-24s %8lld %6lld  %s\n", string_at(error, "dataset"), integer_at(error, "index"),
+               integer_at(error, "count"), string_at(error, "reason"));
+    if (json_array_size(errors) == 0)
+        puts("no bad samples");
 }
 
 static void print_report(const json_t *report)
@@ -125,33 +142,57 @@ static void print_report(const json_t *report)
            human_bytes(number_at(memory, "ring_bytes"), rings), human_bytes(number_at(memory, "ring_max"), rings_max),
            human_bytes(number_at(memory, "dataset_bytes"), datasets),
            human_bytes(number_at(memory, "dataset_max"), datasets_max));
-    print_datasets(json_object_get(report, "datasets"));
-    print_streams(json_object_get(report, "streams"));
-    print_clients(json_object_get(report, "clients"));
+    const struct {
+        const char *list;
+        void (*print)(const json_t *report);
+    } tables[] = {{"datasets", print_datasets}, {"streams", print_streams}, {"clients", print_clients}};
+    for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
+        if (json_array_size(json_object_get(report, tables[i].list)) > 0) {
+            putchar('\n');
+            tables[i].print(report);
+        }
 }
 
-int command_status(const char *name, const char *socket_path, int argc, char **argv)
+/* What the listing commands show: all of the report, or one list of it. */
+static const struct listing {
+    const char *command;
+    const char *list; /* the part that --json prints; NULL: all */
+    int (*ask)(struct feedd_client *client, char **out, struct feedd_error *err);
+    void (*print)(const json_t *report);
+    const char *help;
+} listings[] = {
+    {"status", NULL, feedd_status_json, print_report, "What the daemon does now; first what holds it up."},
+    {"datasets", "datasets", feedd_status_json, print_datasets, "The configured datasets."},
+    {"streams", "streams", feedd_status_json, print_streams, "The open streams, and what holds each up."},
+    {"clients", "clients", feedd_status_json, print_clients, "The connected clients."},
+    {"errors", "errors", feedd_errors_json, print_errors, "Samples that could not be read or decoded, and why."},
+};
+
+int command_listing(const char *name, const char *socket_path, int argc, char **argv)
 {
-    (void)name;
     static const struct option options[] = {
         {"json", no_argument, NULL, 'j'}, {"help", no_argument, NULL, 'h'}, {NULL, 0, NULL, 0}};
-    int json = 0, option;
+    const struct listing *listing = listings;
+    while (strcmp(listing->command, name) != 0) /* main.c sends no others */
+        listing++;
+    bool json = false;
+    int option;
     while ((option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
         if (option == 'j')
-            json = 1;
+            json = true;
         else if (option == 'h')
-            return puts("usage: feedctl status [--json]\n\nWhat the daemon does now; first what holds it up."), 0;
+            return printf("usage: feedctl %s [--json]\n\n%s\n", listing->command, listing->help), 0;
         else
             return 2;
     }
     if (optind < argc)
-        return fprintf(stderr, "feedctl: status takes no argument '%s'\n", argv[optind]), 2;
+        return fprintf(stderr, "feedctl: %s takes no argument '%s'\n", listing->command, argv[optind]), 2;
     struct feedd_error err;
     struct feedd_client *client;
     char *text;
     if (feedd_connect(socket_path, &client, &err) != 0)
         return fail(&err);
-    int status = feedd_status_json(client, &text, &err);
+    int status = listing->ask(client, &text, &err);
     feedd_client_close(client);
     if (status != 0)
         return fail(&err);
@@ -160,10 +201,10 @@ int command_status(const char *name, const char *socket_path, int argc, char **a
     if (report == NULL)
         return fputs("feedctl: feedd sent a report that is not JSON\n", stderr), 1;
     if (json) {
-        json_dumpf(report, stdout, JSON_INDENT(2));
+        json_dumpf(listing->list != NULL ? json_object_get(report, listing->list) : report, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        print_report(report);
+        listing->print(report);
     }
     json_decref(report);
     return fflush(stdout) == 0 ? 0 : 1;

@@ -42,8 +42,8 @@ int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **m
     }
     /* FUTURE_WRITE: our mapping stays writable, every later one and write() are refused. */
     if (status == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
-        status = error_set(err, FEEDD_E_IO, "sealing shared memory: %s (Linux 5.1 or later is needed)",
-                           strerror(errno));
+        status =
+            error_set(err, FEEDD_E_IO, "sealing shared memory: %s (Linux 5.1 or later is needed)", strerror(errno));
     if (status != 0) {
         if (memory != MAP_FAILED)
             munmap(memory, bytes);

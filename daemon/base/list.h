@@ -10,7 +10,7 @@ struct list {
 };
 
 /* The structure that holds `member` at `node`. */
-#define container_of(node, type, member) ((type *)((char *)(node) - offsetof(type, member)))
+#define container_of(node, type, member) ((type *)((char *)(node)-offsetof(type, member)))
 
 /* For each node; the body may remove the current one. */
 #define list_each(node, after, head)                                                                                   \

@@ -18,6 +18,7 @@
 #include "sampler.h"
 #include "state.h"
 
+struct sample_scratch;
 struct stream;
 
 /* free -> filling -> filled -> placed -> free; failed from filling. */
@@ -43,8 +44,10 @@ struct batch {
     /* workers' */
     _Atomic uint64_t first_job_ns;
     _Atomic uint32_t remaining; /* samples not yet done; who makes it 0 posts `filled` */
-    _Atomic int status;         /* of the first sample that failed, or 0 */
-    struct feedd_error error;   /* of that one; written by the worker that set status */
+    _Atomic int status;         /* the batch is of no use: why; 0: it is */
+    _Atomic uint32_t bad;       /* samples that were bad and have a stand-in */
+    _Atomic bool error_taken;   /* some worker writes, or has written, `error` */
+    struct feedd_error error;   /* one of those that status and bad count */
     int64_t *index;             /* of each sample; batch_size of them, owned by the stream */
     uint32_t *flags;
     struct inbox_item filled;
@@ -70,6 +73,6 @@ struct placement {
 void batch_reserve(struct batch *batch, uint64_t seq);
 
 /* Worker: fills samples [first, first + count). @param now_ns  when this run was taken */
-void batch_fill(struct batch *batch, uint32_t first, uint32_t count, uint64_t now_ns);
+void batch_fill(struct batch *batch, uint32_t first, uint32_t count, uint64_t now_ns, struct sample_scratch *scratch);
 
 #endif

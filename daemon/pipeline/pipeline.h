@@ -18,22 +18,24 @@ struct pipeline_limits {
     uint32_t workers;
     uint64_t ring_memory_max;    /* bytes of all rings together */
     uint64_t dataset_memory_max; /* bytes of all open datasets together */
+    uint32_t read_timeout_ms;    /* of one run of a worker; then its stream fails */
+    const char *cache_dir;       /* for index caches; NULL: none */
 };
 
 struct pipeline {
     struct pipeline_limits limits;
     struct inbox inbox;
     struct pool *pool;
-    struct dataset *datasets;
-    uint32_t dataset_count;
+    struct list datasets;   /* struct dataset: the configured ones, and temporary ones while they are used */
     struct list groups;     /* struct group */
     uint64_t stream_count;  /* opened since the start: numbers them */
     uint64_t ring_bytes;    /* of all rings, from OPEN to the last byte freed */
     uint64_t dataset_bytes; /* of all open datasets */
     struct {
         uint64_t tick_ns, busy_ns; /* at the last tick */
-        double busy; /* share of all workers' time that they worked, 0..1, over the second before it */
+        double busy;               /* share of all workers' time that they worked, 0..1, over the second before it */
     } rate;
+    bool stopping;           /* no batch is made any more: what clients hold keeps its bytes while they are told */
     void (*idle)(void *arg); /* set while it closes: called once nothing is open any more */
     void *idle_arg;
 };
@@ -54,6 +56,12 @@ void pipeline_idle_check(struct pipeline *pipeline);
 /* Once a second: rates of the last second, for status. */
 void pipeline_tick(struct pipeline *pipeline, uint64_t now_ns);
 
+/* A configured dataset, or NULL. */
 struct dataset *pipeline_dataset(struct pipeline *pipeline, const char *name);
+
+/* The dataset at an absolute path: a folder of class folders, or a list file. It is made when nobody uses it yet, and
+ * freed after its last holder. @return 0 and *out, to be held in this round of the loop; FEEDD_E_NOT_FOUND, _MEMORY
+ */
+int pipeline_dataset_at(struct pipeline *pipeline, const char *path, struct dataset **out, struct feedd_error *err);
 
 #endif

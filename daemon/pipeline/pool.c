@@ -17,20 +17,31 @@
 #include "clock.h"
 #include "ensure.h"
 #include "error.h"
+#include "log.h"
+#include "sample.h"
 
 #define RUN_NS 100000u /* what one run should be worth */
 
 struct worker {
+    struct list node; /* in pool->workers or pool->given_up; loop thread */
     struct pool *pool;
     pthread_t thread;
-    _Alignas(64) _Atomic uint64_t busy_ns; /* of the runs and tasks that are done; written by this worker alone */
+    struct sample_scratch *scratch;
+    bool given_up;                          /* under the pool's lock: ends as soon as it can */
+    struct batch *batch;                    /* of the run it is at; under the pool's lock */
+    _Alignas(64) _Atomic uint64_t began_ns; /* of the run or task it is at; 0: none */
+    _Atomic uint64_t busy_ns;               /* of those that are done; written by this worker alone */
+    _Atomic bool ended;                     /* left worker_main */
 };
 
 struct pool {
     struct inbox *inbox;
     uint32_t worker_count;
-    struct worker *workers;
-    pthread_mutex_t lock; /* guards all below, and pool_queue's first, last and node */
+    uint32_t worker_number; /* of the last one started; loop thread */
+    struct list workers;    /* at work; loop thread */
+    struct list given_up;   /* loop thread */
+    uint64_t past_busy_ns;  /* of workers that have ended; loop thread */
+    pthread_mutex_t lock;   /* guards all below, and pool_queue's first, last and node */
     pthread_cond_t work;
     struct list turns; /* queues that have batches, the next one's turn first */
     struct pool_task *first_task, *last_task;
@@ -85,7 +96,7 @@ static void *worker_main(void *arg)
     struct pool *pool = worker->pool;
     uint64_t began = 0;
     pthread_mutex_lock(&pool->lock);
-    for (;;) {
+    while (!worker->given_up) {
         uint32_t first, count;
         struct batch *batch = NULL;
         struct pool_task *task = take_task(pool);
@@ -100,77 +111,87 @@ static void *worker_main(void *arg)
             began = 0;
             continue;
         }
+        worker->batch = batch;
         pthread_mutex_unlock(&pool->lock);
         if (began == 0)
             began = clock_ns();
+        atomic_store_explicit(&worker->began_ns, began, memory_order_relaxed);
         if (task != NULL) {
             task->work(task);
             inbox_post(pool->inbox, &task->done);
         } else {
-            batch_fill(batch, first, count, began);
+            batch_fill(batch, first, count, began, worker->scratch);
         }
         uint64_t now = clock_ns();
+        atomic_store_explicit(&worker->began_ns, 0, memory_order_relaxed);
         atomic_store_explicit(&worker->busy_ns,
                               atomic_load_explicit(&worker->busy_ns, memory_order_relaxed) + now - began,
                               memory_order_relaxed);
         began = now;
         pthread_mutex_lock(&pool->lock);
+        worker->batch = NULL;
     }
     pthread_mutex_unlock(&pool->lock);
+    atomic_store(&worker->ended, true);
     return NULL;
 }
 
-static void stop_workers(struct pool *pool, uint32_t started)
+static void worker_free(struct worker *worker)
 {
-    pthread_mutex_lock(&pool->lock);
-    pool->stopping = true;
-    pthread_cond_broadcast(&pool->work);
-    pthread_mutex_unlock(&pool->lock);
-    for (uint32_t i = 0; i < started; i++)
-        pthread_join(pool->workers[i].thread, NULL);
-    pthread_cond_destroy(&pool->work);
-    pthread_mutex_destroy(&pool->lock);
-    free(pool->workers);
-    free(pool);
+    pthread_join(worker->thread, NULL);
+    worker->pool->past_busy_ns += atomic_load_explicit(&worker->busy_ns, memory_order_relaxed);
+    list_remove(&worker->node);
+    sample_scratch_free(worker->scratch);
+    free(worker);
+}
+
+static int worker_start(struct pool *pool, struct feedd_error *err)
+{
+    struct worker *worker = aligned_alloc(64, sizeof(*worker));
+    struct sample_scratch *scratch = sample_scratch_new();
+    if (worker == NULL || scratch == NULL) {
+        free(worker);
+        sample_scratch_free(scratch);
+        return error_set(err, FEEDD_E_MEMORY, "no memory for a worker");
+    }
+    memset(worker, 0, sizeof(*worker));
+    worker->pool = pool;
+    worker->scratch = scratch;
+    sigset_t all, before; /* signals are the loop thread's */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&worker->thread, NULL, worker_main, worker);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc != 0) {
+        sample_scratch_free(scratch);
+        free(worker);
+        return error_set(err, FEEDD_E_MEMORY, "a worker thread: %s", strerror(rc));
+    }
+    char name[16];
+    snprintf(name, sizeof(name), "decode-%u", pool->worker_number++ % 10000);
+    pthread_setname_np(worker->thread, name);
+    list_append(&pool->workers, &worker->node);
+    return 0;
 }
 
 int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, struct feedd_error *err)
 {
     struct pool *pool = calloc(1, sizeof(*pool));
-    struct worker *workers = aligned_alloc(64, worker_count * sizeof(*workers));
-    if (pool == NULL || workers == NULL) {
-        free(pool);
-        free(workers);
+    if (pool == NULL)
         return error_set(err, FEEDD_E_MEMORY, "no memory for %u workers", worker_count);
-    }
-    memset(workers, 0, worker_count * sizeof(*workers));
     pool->inbox = inbox;
     pool->worker_count = worker_count;
-    pool->workers = workers;
+    list_init(&pool->workers);
+    list_init(&pool->given_up);
     list_init(&pool->turns);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
-
-    sigset_t all, before; /* signals are the loop thread's */
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int rc = 0;
-    uint32_t started = 0;
-    while (started < worker_count) {
-        struct worker *worker = &workers[started];
-        worker->pool = pool;
-        rc = pthread_create(&worker->thread, NULL, worker_main, worker);
-        if (rc != 0)
-            break;
-        char name[16];
-        snprintf(name, sizeof(name), "decode-%u", started % 10000);
-        pthread_setname_np(worker->thread, name);
-        started++;
-    }
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (rc != 0) {
-        stop_workers(pool, started);
-        return error_set(err, FEEDD_E_MEMORY, "worker thread %u of %u: %s", started + 1, worker_count, strerror(rc));
+    for (uint32_t i = 0; i < worker_count; i++) {
+        int status = worker_start(pool, err);
+        if (status != 0) {
+            pool_free(pool);
+            return status;
+        }
     }
     *out = pool;
     return 0;
@@ -178,7 +199,58 @@ int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, stru
 
 void pool_free(struct pool *pool)
 {
-    stop_workers(pool, pool->worker_count);
+    pthread_mutex_lock(&pool->lock);
+    pool->stopping = true;
+    pthread_cond_broadcast(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+    list_each (node, after, &pool->workers)
+        worker_free(container_of(node, struct worker, node));
+    list_each (node, after, &pool->given_up)
+        worker_free(container_of(node, struct worker, node));
+    pthread_cond_destroy(&pool->work);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool);
+}
+
+/* Takes a worker's place. Without memory for another the pool goes on with fewer. */
+static void give_up(struct worker *worker, uint32_t ms, void (*stuck)(struct batch *batch, uint32_t ms))
+{
+    struct pool *pool = worker->pool;
+    struct feedd_error err;
+    pthread_mutex_lock(&pool->lock);
+    worker->given_up = true;
+    struct batch *batch = worker->batch; /* in flight as long as this worker is at it */
+    pthread_mutex_unlock(&pool->lock);
+    list_remove(&worker->node);
+    list_append(&pool->given_up, &worker->node);
+    log_error("a worker has been at one %s for %u ms: another takes its place", batch != NULL ? "run" : "task", ms);
+    if (worker_start(pool, &err) != 0)
+        log_error("%s", err.message);
+    if (batch != NULL)
+        stuck(batch, ms);
+}
+
+void pool_tick(struct pool *pool, uint64_t now_ns, uint32_t limit_ms, void (*stuck)(struct batch *batch, uint32_t ms))
+{
+    list_each (node, after, &pool->workers) {
+        struct worker *worker = container_of(node, struct worker, node);
+        uint64_t began_ns = atomic_load_explicit(&worker->began_ns, memory_order_relaxed);
+        if (began_ns != 0 && now_ns > began_ns && (now_ns - began_ns) / 1000000 > limit_ms)
+            give_up(worker, (uint32_t)((now_ns - began_ns) / 1000000), stuck);
+    }
+    list_each (node, after, &pool->given_up) {
+        struct worker *worker = container_of(node, struct worker, node);
+        if (atomic_load(&worker->ended))
+            worker_free(worker);
+    }
+}
+
+uint32_t pool_stuck_count(const struct pool *pool)
+{
+    uint32_t count = 0;
+    list_each (node, after, &pool->given_up)
+        count++;
+    return count;
 }
 
 void pool_queue_init(struct pool_queue *queue)
@@ -228,8 +300,8 @@ uint32_t pool_worker_count(const struct pool *pool)
 
 uint64_t pool_busy_ns(const struct pool *pool)
 {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < pool->worker_count; i++)
-        sum += atomic_load_explicit(&pool->workers[i].busy_ns, memory_order_relaxed);
+    uint64_t sum = pool->past_busy_ns;
+    list_each (node, after, &pool->workers)
+        sum += atomic_load_explicit(&container_of(node, struct worker, node)->busy_ns, memory_order_relaxed);
     return sum;
 }

@@ -5,7 +5,10 @@
  * doesn't stand behind one with large ones. A *task* is one slow call (index a dataset, make or free a ring); tasks go
  * first, since a client waits for each.
  *
- * Threads: pool_queue_* and pool_task_* are for the loop thread; results come back through the inbox. */
+ * A worker that sits in one run or task for longer than a limit (a file system that doesn't answer) is given up:
+ * another takes its place, and it ends when it comes back. What it was filling stays in flight until then.
+ *
+ * Threads: pool_queue_*, pool_task_* and pool_tick() are for the loop thread; results come back through the inbox. */
 #ifndef FEEDD_POOL_H
 #define FEEDD_POOL_H
 
@@ -22,9 +25,9 @@ struct pool;
 
 /* The batches of one stream that still have samples to hand out. */
 struct pool_queue {
-    struct list node;                   /* in the pool's turn list while it has batches; under the pool's lock */
-    struct batch *first, *last;         /* under the pool's lock */
-    _Atomic uint32_t sample_ns;         /* measured: what one sample takes; sizes the runs. Any worker */
+    struct list node;           /* in the pool's turn list while it has batches; under the pool's lock */
+    struct batch *first, *last; /* under the pool's lock */
+    _Atomic uint32_t sample_ns; /* measured: what one sample takes; sizes the runs. Any worker */
 };
 
 struct pool_task {
@@ -39,12 +42,18 @@ int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, stru
  * inbox are not run: drain it afterwards. */
 void pool_free(struct pool *pool);
 
+/* Once a second: gives up workers that have been at one run or task for longer than limit_ms; stuck() is told of each
+ * run, once. */
+void pool_tick(struct pool *pool, uint64_t now_ns, uint32_t limit_ms, void (*stuck)(struct batch *batch, uint32_t ms));
+/* Workers that were given up and have not come back. */
+uint32_t pool_stuck_count(const struct pool *pool);
+
 void pool_queue_init(struct pool_queue *queue);
 void pool_queue_add(struct pool *pool, struct pool_queue *queue, struct batch *batch);
 void pool_task_add(struct pool *pool, struct pool_task *task);
 
 uint32_t pool_worker_count(const struct pool *pool);
-/* Nanoseconds that the workers have been at work, all together since the start. Any thread. */
+/* Nanoseconds that the workers have been at work, all together since the start. Loop thread. */
 uint64_t pool_busy_ns(const struct pool *pool);
 
 #endif

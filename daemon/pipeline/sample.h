@@ -1,22 +1,57 @@
 /* sample.h - one sample into its cells: what a worker does.
  *
- * Each field of the stream's layout has a cell a sample; sample_fill() writes all of them and nothing else. */
+ * The reader yields pixels, or a file whose header is probed; the geometry is chosen once for the sample; then every
+ * field is written into its cell of the slot, and nothing else.
+ * Threads: a plan is constant while a stream is open; a scratch belongs to one worker. */
 #ifndef FEEDD_SAMPLE_H
 #define FEEDD_SAMPLE_H
 
 #include <stdint.h>
 
 #include "feedd_types.h"
+#include "geometry.h"
 #include "reader.h"
 #include "slot.h"
 
-/* The fields that a dataset's samples have, as a layout for `batch_size`: image (u8, height x width x channels),
- * label (i64; -1 where the dataset has none), index (i64, in the dataset). @return as slot_layout_init() */
-int sample_layout(const struct reader *reader, uint32_t batch_size, struct slot_layout *out, struct feedd_error *err);
+#define SAMPLE_PIXELS_MAX  100000000ull   /* width x height of an image */
+#define SAMPLE_ENCODED_MAX (256ull << 20) /* bytes of an encoded image */
 
-/* Reads sample `index` into cell `cell` of every field of the slot. Worker thread.
- * @return 0, or what the reader answered: then the cells are undefined */
-int sample_fill(const struct reader *reader, const struct slot_layout *layout, uint64_t index, uint8_t *slot,
-                uint32_t cell, struct feedd_error *err);
+/* One worker's: decoders, and buffers that are used again from sample to sample. */
+struct sample_scratch;
+
+struct sample_scratch *sample_scratch_new(void);          /* NULL: no memory */
+void sample_scratch_free(struct sample_scratch *scratch); /* NULL is allowed */
+
+/* What a stream makes of a sample. */
+struct sample_plan {
+    const struct reader *reader;
+    struct transform_spec transform;
+    uint64_t seed;                    /* of random transforms */
+    uint32_t height, width, channels; /* of what is delivered */
+    struct slot_layout layout;        /* image (u8, height x width x channels), label (i64, or f32; -1 where the dataset
+                                       * has none), index (i64, in the dataset) */
+};
+
+/* Which sample goes where. */
+struct sample_place {
+    uint64_t index;           /* in the dataset */
+    uint64_t epoch, position; /* of the order: what random transforms depend on */
+    uint8_t *slot;
+    uint32_t cell; /* number in the batch */
+};
+
+/* Fills a plan from its reader, transform and seed. May read the first sample (a stream that doesn't resize has the
+ * size of its images): worker thread. @return 0; as slot_layout_init(), or what is wrong with the first sample */
+int sample_plan_init(struct sample_plan *plan, uint32_t batch_size, struct sample_scratch *scratch,
+                     struct feedd_error *err);
+
+/* Fills every field's cell. Worker thread.
+ * @return 0; FEEDD_E_IO (the file system: trying again may help), FEEDD_E_MEMORY; anything else: this sample is bad,
+ * err names it and why. The cells are undefined then */
+int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
+                struct feedd_error *err);
+
+/* Black pixels, label -1, index: stands for a sample that can't be had. */
+void sample_zero(const struct sample_plan *plan, const struct sample_place *place);
 
 #endif

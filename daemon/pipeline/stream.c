@@ -50,12 +50,13 @@ static void closed(struct inbox_item *item)
 {
     struct stream *stream = container_of(item, struct stream, task.done);
     struct group *group = stream->group;
+    struct dataset *dataset = stream->spec.dataset;
     sm_move(stream_states, &stream->state, STREAM_CLOSED);
     pipeline_of(stream)->ring_bytes -= stream->ring_bytes;
     if (stream->reader != NULL)
-        dataset_release(stream->spec.dataset);
-    log_info("stream %llu (%s): closed after %llu batches", (unsigned long long)stream->number,
-             stream->spec.dataset->config->name, (unsigned long long)stream->stats.batches);
+        dataset_release(dataset);
+    log_info("stream %llu (%s): closed after %llu batches", (unsigned long long)stream->number, dataset->config->name,
+             (unsigned long long)stream->stats.batches);
     stream_free(stream);
     group_stream_closed(group);
 }
@@ -87,11 +88,27 @@ void stream_close(struct stream *stream)
 
 /* ---- running ---- */
 
-static void fail(struct stream *stream, const struct feedd_error *err)
+bool stream_is_open(const struct stream *stream)
+{
+    return stream->state == STREAM_RUNNING;
+}
+
+static void failed(struct inbox_item *item)
+{
+    struct stream *stream = container_of(item, struct stream, failed);
+    if (stream->state == STREAM_FAILED) /* else all members have left meanwhile */
+        group_failed(stream->group, &stream->failure);
+}
+
+void stream_fail(struct stream *stream, const struct feedd_error *err)
 {
     sm_move(stream_states, &stream->state, STREAM_FAILED);
     atomic_store(&stream->cancelled, true);
-    group_failed(stream->group, err);
+    /* Members leave when they are told; not from within, a release of one of them may have led here. The item runs
+     * before the stream is freed: that takes a task, which reports later. */
+    stream->failure = *err;
+    stream->failed.run = failed;
+    inbox_post(&pipeline_of(stream)->inbox, &stream->failed);
 }
 
 /* Changes the count of ready slots, and keeps its sum over time. */
@@ -118,6 +135,46 @@ void stream_tick(struct stream *stream, uint64_t now_ns)
     stream->rate.samples = stream->stats.samples;
     stream->rate.ready_ns = stream->stats.ready_ns;
     stream->rate.fill_ns = fill_ns;
+}
+
+void stream_worker_stuck(struct batch *batch, uint32_t ms)
+{
+    struct stream *stream = batch->stream;
+    struct feedd_error err;
+    if (stream->state != STREAM_RUNNING)
+        return;
+    error_set(&err, FEEDD_E_IO,
+              "reading a sample of batch %llu (epoch %llu, position %llu) takes more than %u ms: the "
+              "file system doesn't answer",
+              (unsigned long long)batch->seq, (unsigned long long)batch->plan.epoch,
+              (unsigned long long)batch->plan.position, ms);
+    stream_fail(stream, &err);
+}
+
+/* How many bad samples an epoch may have: 0.1 % of what this rank gets of it, and at least 10. */
+static uint64_t error_budget(const struct stream *stream)
+{
+    uint64_t budget = stream->sampler.sample_count / stream->spec.order.world_size / 1000;
+    return budget > 10 ? budget : 10;
+}
+
+/* Counts in the order of the batches, so that a stream that has to end does so at the same one in every run.
+ * @return false: that was too much, and the stream has failed */
+static bool count_bad(struct stream *stream, const struct batch *batch)
+{
+    uint32_t bad = atomic_load_explicit(&batch->bad, memory_order_relaxed);
+    if (batch->plan.epoch != stream->bad_epoch)
+        stream->bad = 0;
+    stream->bad_epoch = batch->plan.epoch;
+    stream->bad += bad;
+    if (bad == 0 || stream->bad <= error_budget(stream))
+        return true;
+    struct feedd_error err;
+    error_set(&err, FEEDD_E_CORRUPT, "%llu bad samples in epoch %llu, and %llu are tolerated; one of them: %.900s",
+              (unsigned long long)stream->bad, (unsigned long long)batch->plan.epoch,
+              (unsigned long long)error_budget(stream), batch->error.message);
+    stream_fail(stream, &err);
+    return false;
 }
 
 static void staging_free(struct stream *stream, struct batch *batch)
@@ -163,6 +220,14 @@ static void write_record(const struct stream *stream, const struct batch *batch)
     memcpy(slot_record_flags(record, layout->batch_size), batch->flags, plan->count * sizeof(*batch->flags));
 }
 
+static void placement_free(struct stream *stream, uint32_t slot)
+{
+    sm_move(placement_states, &stream->placements[slot].state, PLACEMENT_FREE);
+    ready_change(stream, -1, clock_ns());
+    if (stream->ring->ops->placement_is_staging)
+        staging_free(stream, &stream->batches[slot]);
+}
+
 /* The bytes are where clients map them. */
 static void publish(struct stream *stream, struct batch *batch)
 {
@@ -174,15 +239,15 @@ static void publish(struct stream *stream, struct batch *batch)
     ready_change(stream, 1, now_ns);
     stream->stats.batches++;
     stream->stats.samples += batch->plan.valid;
-    stream->stats.epoch = batch->plan.epoch;
-    stream->stats.position = batch->plan.next_position;
+    stream->next_epoch = batch->plan.next_epoch;
+    stream->next_position = batch->plan.next_position;
     stream->stats.latency_ns += now_ns - batch->time_ns[FEEDD_TIME_RESERVED];
     if (!stream->ring->ops->placement_is_staging)
         staging_free(stream, batch);
-    placement->leases = group_publish(stream->group, batch->placement, batch->seq);
+    placement->leases = group_publish(stream->group, batch->placement, batch);
+    if (placement->leases == 0) /* all members wait for the next epoch */
+        placement_free(stream, batch->placement);
 }
-
-static void advance(struct stream *stream);
 
 static void copied(struct inbox_item *item)
 {
@@ -198,12 +263,12 @@ static void copied(struct inbox_item *item)
     if (batch->copy.status != 0) {
         struct feedd_error err;
         error_set(&err, batch->copy.status, "copying batch %llu to the device failed", (unsigned long long)batch->seq);
-        fail(stream, &err);
+        stream_fail(stream, &err);
         return;
     }
     batch->time_ns[FEEDD_TIME_COPIED] = clock_ns();
     publish(stream, batch);
-    advance(stream);
+    stream_advance(stream);
 }
 
 /* A placement for a batch: its own memory on the host, any free one on a device. @return false when none is free */
@@ -227,11 +292,11 @@ static bool take_placement(struct stream *stream, struct batch *batch)
  * that they are published in order too. */
 static void place_next(struct stream *stream)
 {
-    for (;;) {
+    while (group_may_publish(stream->group)) {
         struct batch *batch = stream->by_seq[stream->next_place % stream->depth];
         if (batch == NULL || batch->seq != stream->next_place || batch->state != BATCH_FILLED)
             return;
-        if (!take_placement(stream, batch))
+        if (!take_placement(stream, batch) || !count_bad(stream, batch))
             return;
         sm_move(batch_states, &batch->state, BATCH_PLACED);
         stream->by_seq[stream->next_place++ % stream->depth] = NULL;
@@ -243,16 +308,20 @@ static void place_next(struct stream *stream)
         }
         batch->copy.done.run = copied;
         stream->in_flight++;
-        int status = stream->ring->ops->copy(stream->ring, batch->staging, batch->placement,
-                                             slot_used_bytes(&stream->ring->spec.layout, batch->plan.count),
-                                             &batch->copy);
+        int status =
+            stream->ring->ops->copy(stream->ring, batch->staging, batch->placement,
+                                    slot_used_bytes(&stream->ring->spec.layout, batch->plan.count), &batch->copy);
         ENSURE(status == 0); /* failures come by copy.status */
     }
 }
 
-static void advance(struct stream *stream)
+void stream_advance(struct stream *stream)
 {
+    if (stream->state != STREAM_RUNNING || pipeline_of(stream)->stopping)
+        return;
     place_next(stream);
+    if (stream->state != STREAM_RUNNING) /* it has failed */
+        return;
     reserve_next(stream);
     if (stream->exhausted && stream->next_place == stream->next_reserve && stream->in_flight == 0) {
         sm_move(stream_states, &stream->state, STREAM_ENDED);
@@ -271,14 +340,14 @@ void stream_batch_filled(struct stream *stream, struct batch *batch)
         return;
     if (atomic_load_explicit(&batch->status, memory_order_relaxed) != 0) {
         sm_move(batch_states, &batch->state, BATCH_FAILED);
-        fail(stream, &batch->error);
+        stream_fail(stream, &batch->error);
         return;
     }
     sm_move(batch_states, &batch->state, BATCH_FILLED);
     batch->time_ns[FEEDD_TIME_FIRST_JOB] = atomic_load_explicit(&batch->first_job_ns, memory_order_relaxed);
     batch->time_ns[FEEDD_TIME_FILLED] = clock_ns();
     stream->filled++;
-    advance(stream);
+    stream_advance(stream);
 }
 
 void stream_lease_end(struct stream *stream, uint32_t slot)
@@ -292,12 +361,8 @@ void stream_lease_end(struct stream *stream, uint32_t slot)
     if (--placement->leases > 0)
         return;
     record->time_ns[FEEDD_TIME_LAST_RELEASE] = now_ns;
-    sm_move(placement_states, &placement->state, PLACEMENT_FREE);
-    ready_change(stream, -1, now_ns);
-    if (stream->ring->ops->placement_is_staging)
-        staging_free(stream, &stream->batches[slot]);
-    if (stream->state == STREAM_RUNNING)
-        advance(stream);
+    placement_free(stream, slot);
+    stream_advance(stream);
 }
 
 /* ---- opening ---- */
@@ -344,14 +409,15 @@ static void ring_made(struct inbox_item *item)
     if (status == 0)
         status = allocate(stream, &stream->task_error);
     if (status != 0) {
-        fail(stream, &stream->task_error);
+        stream_fail(stream, &stream->task_error);
         return;
     }
     sm_move(stream_states, &stream->state, STREAM_RUNNING);
     stream->stats.ready_since_ns = stream->rate.tick_ns = clock_ns();
+    stream->next_epoch = stream->sampler.spec.start_epoch;
+    stream->next_position = stream->sampler.spec.start_position;
     group_opened(stream->group); /* the last member may leave here: then the stream is closing */
-    if (stream->state == STREAM_RUNNING)
-        advance(stream);
+    stream_advance(stream);
 }
 
 static void make_ring_on_worker(struct pool_task *task)
@@ -360,37 +426,71 @@ static void make_ring_on_worker(struct pool_task *task)
     stream->task_status = stream->spec.backend->ring_new(&stream->ring_spec, &stream->ring, &stream->task_error);
 }
 
-/* The dataset is open: what the spec means for it. */
-static int plan(struct stream *stream, struct feedd_error *err)
+/* What the batches look like is known: is there room for them? */
+static int reserve_memory(struct stream *stream, struct feedd_error *err)
 {
     struct pipeline *pipeline = pipeline_of(stream);
-    const struct stream_spec *spec = &stream->spec;
-    const struct reader *reader = stream->reader;
-    if (spec->has_fingerprint &&
-        (spec->fingerprint != reader->fingerprint || spec->sample_count != reader->sample_count))
-        return error_set(err, FEEDD_E_TOKEN,
-                         "the resume token is of another dataset: %llu samples, fingerprint %016llx; %s has %llu, %016llx",
-                         (unsigned long long)spec->sample_count, (unsigned long long)spec->fingerprint,
-                         spec->dataset->config->name, (unsigned long long)reader->sample_count,
-                         (unsigned long long)reader->fingerprint);
-    int status = sampler_init(&stream->sampler, &spec->order, reader->sample_count, err);
-    if (status != 0)
-        return status;
     struct ring_spec *ring = &stream->ring_spec;
-    status = sample_layout(reader, spec->order.batch_size, &ring->layout, err);
-    if (status != 0)
-        return status;
-    ring->depth = stream->depth = spec->depth != 0 ? spec->depth : slot_depth_rule(ring->layout.slot_bytes);
+    ring->layout = stream->plan.layout;
+    ring->depth = stream->depth =
+        stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(ring->layout.slot_bytes);
     uint64_t bytes = slot_ring_bytes(&ring->layout, ring->depth) + slot_meta_bytes(&ring->layout, ring->depth);
     uint64_t limit = pipeline->limits.ring_memory_max;
     if (bytes > limit || pipeline->ring_bytes > limit - bytes)
         return error_set(err, FEEDD_E_MEMORY,
                          "a ring of %u batches of %u needs %llu bytes; %llu of ring_memory_max are free", ring->depth,
-                         spec->order.batch_size, (unsigned long long)bytes,
+                         stream->spec.order.batch_size, (unsigned long long)bytes,
                          (unsigned long long)(limit > pipeline->ring_bytes ? limit - pipeline->ring_bytes : 0));
     stream->ring_bytes = bytes;
     pipeline->ring_bytes += bytes;
     return 0;
+}
+
+static void planned(struct inbox_item *item)
+{
+    struct stream *stream = container_of(item, struct stream, task.done);
+    if (stream->state == STREAM_CLOSING) {
+        close_when_quiet(stream);
+        return;
+    }
+    int status = stream->task_status;
+    if (status == 0)
+        status = reserve_memory(stream, &stream->task_error);
+    if (status != 0) {
+        stream_fail(stream, &stream->task_error);
+        return;
+    }
+    stream->task = (struct pool_task){.work = make_ring_on_worker, .done = {.run = ring_made}};
+    pool_task_add(pipeline_of(stream)->pool, &stream->task);
+}
+
+static void plan_on_worker(struct pool_task *task)
+{
+    struct stream *stream = container_of(task, struct stream, task);
+    struct sample_scratch *scratch = sample_scratch_new();
+    stream->plan.reader = stream->reader;
+    stream->plan.transform = stream->spec.transform;
+    stream->plan.seed = stream->spec.order.seed;
+    stream->task_status =
+        scratch == NULL ? error_set(&stream->task_error, FEEDD_E_MEMORY, "no memory for a stream")
+                        : sample_plan_init(&stream->plan, stream->spec.order.batch_size, scratch, &stream->task_error);
+    sample_scratch_free(scratch);
+}
+
+/* The dataset is open: does the spec make sense for it? */
+static int check_spec(struct stream *stream, struct feedd_error *err)
+{
+    const struct stream_spec *spec = &stream->spec;
+    const struct dataset_selection *selection = &spec->dataset->selections[spec->selection];
+    if (spec->has_fingerprint &&
+        (spec->fingerprint != selection->fingerprint || spec->sample_count != selection->count))
+        return error_set(
+            err, FEEDD_E_TOKEN,
+            "the resume token is of another dataset: %llu samples, fingerprint %016llx; %s has %llu, %016llx",
+            (unsigned long long)spec->sample_count, (unsigned long long)spec->fingerprint, spec->dataset->config->name,
+            (unsigned long long)selection->count, (unsigned long long)selection->fingerprint);
+    stream->indices = selection->indices;
+    return sampler_init(&stream->sampler, &spec->order, selection->count, err);
 }
 
 static void dataset_opened(struct stream *stream)
@@ -401,11 +501,11 @@ static void dataset_opened(struct stream *stream)
         return;
     }
     struct feedd_error err;
-    if (plan(stream, &err) != 0) {
-        fail(stream, &err);
+    if (check_spec(stream, &err) != 0) {
+        stream_fail(stream, &err);
         return;
     }
-    stream->task = (struct pool_task){.work = make_ring_on_worker, .done = {.run = ring_made}};
+    stream->task = (struct pool_task){.work = plan_on_worker, .done = {.run = planned}};
     pool_task_add(pipeline_of(stream)->pool, &stream->task);
 }
 
@@ -417,7 +517,7 @@ static void dataset_ready(struct dataset_waiter *waiter, int status, const struc
     else if (stream->state == STREAM_CLOSING)
         close_when_quiet(stream);
     else
-        fail(stream, err);
+        stream_fail(stream, err);
 }
 
 static void dataset_was_open(struct inbox_item *item)

@@ -15,6 +15,7 @@
 #include "batch.h"
 #include "dataset.h"
 #include "pool.h"
+#include "sample.h"
 #include "sampler.h"
 #include "slot.h"
 #include "state.h"
@@ -25,9 +26,13 @@ struct stream_spec {
     struct dataset *dataset;
     const struct backend_ops *backend; /* where the batches live */
     char device[64];                   /* UUID of the GPU, "" on the host */
-    struct sampler_spec order; /* start_epoch and start_position are those of the resume token, if any */
-    uint32_t depth;            /* 0 = slot_depth_rule() */
-    bool has_fingerprint;      /* the dataset's fingerprint and count have to be these (resume) */
+    struct sampler_spec order;         /* start_epoch and start_position are those of the resume token, if any */
+    uint32_t selection;                /* which of the dataset's selections */
+    struct transform_spec transform;
+    int on_error;         /* enum feedd_on_error */
+    uint32_t depth;       /* 0 = slot_depth_rule() */
+    bool resumed;         /* order.start_epoch and start_position come from a resume token */
+    bool has_fingerprint; /* the dataset's fingerprint and count have to be these */
     uint64_t fingerprint, sample_count;
 };
 
@@ -49,11 +54,13 @@ struct stream {
     /* constant once running */
     struct sampler sampler;
     const struct reader *reader; /* not NULL: a user of spec.dataset */
+    const uint64_t *indices;     /* of the selection, or NULL: all samples */
+    struct sample_plan plan;
     struct ring_spec ring_spec;
     struct ring *ring;
     uint32_t depth; /* slots */
     /* any thread */
-    _Atomic bool cancelled; /* closing or failed: workers skip what is left */
+    _Atomic bool cancelled;   /* closing or failed: workers skip what is left */
     _Atomic uint64_t fill_ns; /* what workers have spent on its batches */
     /* loop */
     int state;
@@ -61,31 +68,35 @@ struct stream {
     struct placement *placements; /* depth */
     uint32_t *free_staging;       /* a stack */
     uint32_t free_count;
-    struct batch **by_seq;  /* batch in flight of seq: by_seq[seq % depth] */
-    uint64_t next_reserve;  /* step to reserve next; a step's number is its batch's seq */
-    uint64_t next_place;    /* seq to place next */
-    uint32_t in_flight;     /* batches with the workers or a copy engine */
-    uint32_t filled;        /* complete, waiting to be placed */
-    uint32_t ready;         /* placements that members hold or may take */
-    bool exhausted;         /* the sampler has no step next_reserve */
-    uint64_t ring_bytes;    /* taken from the budget */
-    struct pool_queue queue; /* batches that have samples to hand out */
+    struct batch **by_seq;              /* batch in flight of seq: by_seq[seq % depth] */
+    uint64_t next_reserve;              /* step to reserve next; a step's number is its batch's seq */
+    uint64_t next_place;                /* seq to place next */
+    uint32_t in_flight;                 /* batches with the workers or a copy engine */
+    uint32_t filled;                    /* complete, waiting to be placed */
+    uint64_t bad_epoch;                 /* the epoch that `bad` counts */
+    uint64_t bad;                       /* bad samples in it so far, in the order of the batches */
+    uint32_t ready;                     /* placements that members hold or may take */
+    bool exhausted;                     /* the sampler has no step next_reserve */
+    uint64_t next_epoch, next_position; /* of the batch to be published next, over all ranks */
+    uint64_t ring_bytes;                /* taken from the budget */
+    struct pool_queue queue;            /* batches that have samples to hand out */
+    struct feedd_error failure;         /* while failed: why */
+    struct inbox_item failed;           /* tells the members */
     struct dataset_waiter waiter;
     struct pool_task task; /* making and freeing the ring */
     int task_status;
     struct feedd_error task_error;
     struct {
         uint64_t batches, samples; /* published */
-        uint64_t epoch, position;  /* of the batch published last */
-        uint64_t latency_ns;        /* sum over batches: reserved to ready */
-        uint64_t ready_ns;          /* sum over time: ready slots x nanoseconds */
-        uint64_t ready_since_ns;    /* when ready_ns was last brought up to date */
+        uint64_t latency_ns;       /* sum over batches: reserved to ready */
+        uint64_t ready_ns;         /* sum over time: ready slots x nanoseconds */
+        uint64_t ready_since_ns;   /* when ready_ns was last brought up to date */
     } stats;
     struct {
         uint64_t tick_ns, batches, samples, ready_ns, fill_ns; /* at the last tick */
-        double batches_s, samples_s; /* published a second, over the second before it */
-        double ready;                /* mean count of ready slots */
-        double workers;              /* mean count of workers that filled its batches */
+        double batches_s, samples_s;                           /* published a second, over the second before it */
+        double ready;                                          /* mean count of ready slots */
+        double workers;                                        /* mean count of workers that filled its batches */
     } rate;
 };
 
@@ -94,6 +105,24 @@ int stream_open(struct group *group, const struct stream_spec *spec, struct stre
 
 /* From any state but closing and closed. Ends in group_stream_closed(), later; the stream is freed then. */
 void stream_close(struct stream *stream);
+
+/* Any thread: the sample of the dataset that is number i of the stream's selection. */
+static inline uint64_t stream_sample_index(const struct stream *stream, uint64_t i)
+{
+    return stream->indices != NULL ? stream->indices[i] : i;
+}
+
+/* From the pool, on the loop: a worker sits in this batch. */
+void stream_worker_stuck(struct batch *batch, uint32_t ms);
+
+/* Running: batches are made and published. */
+bool stream_is_open(const struct stream *stream);
+
+/* From the group: something that held batches back has gone. */
+void stream_advance(struct stream *stream);
+
+/* A stream that is opening or running can't go on; every member is told, later. */
+void stream_fail(struct stream *stream, const struct feedd_error *err);
 
 /* From the group: one member's lease of a slot has ended. */
 void stream_lease_end(struct stream *stream, uint32_t slot);

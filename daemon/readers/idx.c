@@ -15,10 +15,11 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include <xxhash.h>
 #include <zlib.h>
 
 #include "error.h"
+#include "file.h"
+#include "hash.h"
 #include "reader.h"
 
 #define DIMS_MAX    4
@@ -26,6 +27,7 @@
 
 struct idx {
     struct reader reader;  /* first: what callers hold */
+    const char *images;    /* the configuration's */
     uint8_t *block;        /* reader.memory_bytes, by mmap: all pixels, then all labels */
     const int64_t *labels; /* in the block; NULL without labels */
     uint64_t sample_bytes;
@@ -34,7 +36,7 @@ struct idx {
 /* One file, read from its begin to its end, through inflate() where it is gzip. */
 struct input {
     const char *path;
-    char shown[READER_SHOWN];
+    char shown[FILE_SHOWN];
     int fd;
     uint64_t file_bytes;
     int gzip;
@@ -73,7 +75,7 @@ static int product(uint64_t a, uint64_t b, uint64_t *out)
 
 static int input_fill(struct input *in, struct feedd_error *err)
 {
-    int64_t n = reader_file_read(in->fd, in->path, in->buffer, sizeof(in->buffer), err);
+    int64_t n = file_read(in->fd, in->path, in->buffer, sizeof(in->buffer), err);
     if (n < 0)
         return (int)n;
     in->z.next_in = in->buffer;
@@ -95,8 +97,8 @@ static int input_init(struct input *in, const char *path, struct feedd_error *er
 {
     memset(in, 0, offsetof(struct input, buffer));
     in->path = path;
-    reader_file_shown(path, in->shown);
-    in->fd = reader_file_open(path, &in->file_bytes, err);
+    file_shown(path, in->shown);
+    in->fd = file_open(path, &in->file_bytes, err);
     if (in->fd < 0)
         return in->fd;
     int rc = input_fill(in, err);
@@ -115,7 +117,7 @@ static int read_plain(struct input *in, uint8_t *to, uint64_t count, uint64_t *g
     memcpy(to, in->z.next_in, buffered);
     in->z.next_in += buffered;
     in->z.avail_in -= (uInt)buffered;
-    int64_t n = reader_file_read(in->fd, in->path, to + buffered, count - buffered, err);
+    int64_t n = file_read(in->fd, in->path, to + buffered, count - buffered, err);
     if (n < 0)
         return (int)n;
     *got = buffered + (uint64_t)n;
@@ -321,14 +323,6 @@ static int check_size(const struct input *in, uint64_t due, struct feedd_error *
     return in->file_bytes < due ? truncated(in, in->file_bytes, due, err) : trailing(in, due, err);
 }
 
-static void hash_u64(XXH3_state_t *state, uint64_t value)
-{
-    uint8_t bytes[8]; /* little-endian: tokens move between machines */
-    for (int i = 0; i < 8; i++)
-        bytes[i] = (uint8_t)(value >> 8 * i);
-    XXH3_64bits_update(state, bytes, sizeof(bytes));
-}
-
 static void hash_file(XXH3_state_t *state, const struct input *in)
 {
     const char *slash = strrchr(in->path, '/'), *name = slash != NULL ? slash + 1 : in->path;
@@ -426,20 +420,23 @@ static int load(struct idx *idx, struct input *images, struct input *labels, uin
         if (rc != 0)
             return rc;
         idx->labels = values;
-        reader->has_labels = 1;
+        reader->has_labels = true;
     }
     rc = read_pixels(images, &ih, idx->block, pixel_bytes, err);
     return rc != 0 ? rc : hash_dataset(images, labels, reader, err);
 }
 
-static int idx_open(const struct reader_config *config, uint64_t memory_max, struct reader **out,
+static int idx_open(const struct reader_config *config, const struct reader_limits *limits, struct reader **out,
                     struct feedd_error *err)
 {
     struct idx *idx = calloc(1, sizeof(*idx));
     if (idx == NULL)
         return error_set(err, FEEDD_E_MEMORY, "dataset %s: not enough memory", config->name);
+    idx->images = config->images;
     idx->reader.ops = &reader_idx;
+    idx->reader.label_dtype = FEEDD_I64;
     idx->reader.class_count = config->class_count;
+    idx->reader.class_names = (const char *const *)config->classes;
 
     struct input images, labels;
     const int has_labels = config->labels != NULL;
@@ -447,10 +444,10 @@ static int idx_open(const struct reader_config *config, uint64_t memory_max, str
     if (rc == 0 && has_labels) {
         rc = input_init(&labels, config->labels, err);
         if (rc == 0)
-            rc = load(idx, &images, &labels, memory_max, err);
+            rc = load(idx, &images, &labels, limits->memory_max, err);
         input_done(&labels);
     } else if (rc == 0) {
-        rc = load(idx, &images, NULL, memory_max, err);
+        rc = load(idx, &images, NULL, limits->memory_max, err);
     }
     input_done(&images);
     if (rc != 0) {
@@ -467,9 +464,17 @@ static int idx_read(const struct reader *reader, uint64_t index, struct reader_s
     if (index >= reader->sample_count)
         return error_set(err, FEEDD_E_ARGUMENT, "sample %llu of a dataset of %llu", (unsigned long long)index,
                          (unsigned long long)reader->sample_count);
-    out->pixels = idx->block + index * idx->sample_bytes;
-    out->label = idx->labels != NULL ? idx->labels[index] : -1;
+    *out = (struct reader_sample){.pixels = idx->block + index * idx->sample_bytes,
+                                  .fd = -1,
+                                  .label = idx->labels != NULL ? idx->labels[index] : -1};
     return 0;
 }
 
-const struct reader_ops reader_idx = {.name = "idx", .open = idx_open, .read = idx_read, .close = idx_close};
+static void idx_path(const struct reader *reader, uint64_t index, char *text, size_t size)
+{
+    const struct idx *idx = (const struct idx *)reader;
+    snprintf(text, size, "%s[%llu]", idx->images, (unsigned long long)index);
+}
+
+const struct reader_ops reader_idx = {
+    .name = "idx", .open = idx_open, .read = idx_read, .path = idx_path, .close = idx_close};

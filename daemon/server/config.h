@@ -7,41 +7,72 @@
  *     dataset_memory_max: auto        # bytes that datasets may hold in memory; auto = half of memory
  *     clients_max: 256                # connections at a time
  *     streams_per_client_max: 16
+ *     leases_per_client_max: 1024     # slots in all streams of a client
+ *     ring_memory_per_client_max: auto # bytes of a client's rings; auto = ring_memory_max
+ *     read_timeout_ms: 30000          # of one read; then its stream fails
+ *     linger_s: 30                    # a private daemon leaves after so long without a client
+ *     cache_dir: /var/cache/feedd     # what was listed; default: see config_load()
+ *     allow: {users: [ann, 1001], groups: [vision]}  # who may connect; default everybody
+ *     admin: {users: [ann]}           # who may do more than read; root and the daemon's own user always
  *   datasets:
  *     fashion:
  *       reader: idx
  *       images: /usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz
  *       labels: /usr/share/datasets/fashion-mnist/train-labels-idx1-ubyte.gz   # optional
  *       classes: [T-shirt/top, Trouser]                                        # optional
+ *       splits: {train: 0.9, val: 0.1}  # fractions, or a file of indices each
+ *       allow: {groups: [vision]}       # who may read it; default everybody
+ *     imagenet:
+ *       reader: folder
+ *       root: /data/imagenet/train
+ *       subset: 0.1                     # a fraction, or a file of indices; not together with splits
+ *     faces:
+ *       reader: list
+ *       list: faces/train.tsv           # path TAB label
+ *       root: /data/faces               # of the paths; default: the list's folder
  *   streams:
  *     train:
- *       dataset: fashion
+ *       dataset: fashion/train    # a dataset, or one of its splits
  *       batch_size: 64
  *       order: shuffle        # sequential | shuffle; default sequential
  *       seed: 1               # default 0
  *       epochs: 0             # 0 = endless (default)
  *       tail: drop            # drop | pad | partial; default drop
  *       depth: auto           # slots of the ring; auto = 64 MiB worth, 4 to 64
+ *       share: private        # private | broadcast; default private
+ *       members: 4            # of the group of a broadcast stream; default: any number
+ *       join: gate            # now | gate | next-epoch; default gate with members, else now
+ *       on_error: substitute  # substitute | zero | fail; default substitute
+ *       transform: {resize: 256, center_crop: 224, flip: 0.5}  # default: images as they are
  *
  * An error names file, line, key and what is allowed; an unknown or repeated key is an error.
  * Threads: loop only; constant once loaded. */
 #ifndef FEEDD_CONFIG_H
 #define FEEDD_CONFIG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
+#include "access.h"
 #include "feedd_types.h"
+#include "geometry.h"
 #include "reader.h"
 
 struct config_stream {
     char *name;
     const struct reader_config *dataset;
+    uint32_t selection; /* of dataset->selections */
     uint32_t batch_size;
     int order; /* enum feedd_order */
     uint64_t seed;
-    uint64_t epochs; /* 0 = endless */
-    int tail;        /* enum feedd_tail */
-    uint32_t depth;  /* 0 = auto */
+    uint64_t epochs;  /* 0 = endless */
+    int tail;         /* enum feedd_tail */
+    uint32_t depth;   /* 0 = auto */
+    int share;        /* enum feedd_share */
+    uint32_t members; /* of its group; 0 = any number */
+    int join;         /* enum feedd_join; 0 = gate when members are given, else now */
+    int on_error;     /* enum feedd_on_error */
+    struct transform_spec transform;
 };
 
 struct config {
@@ -52,21 +83,38 @@ struct config {
     uint64_t dataset_memory_max; /* bytes; 0 = auto */
     uint32_t clients_max;
     uint32_t streams_per_client_max;
+    uint32_t leases_per_client_max;      /* slots in all streams of a client */
+    uint64_t ring_memory_per_client_max; /* bytes; 0 = auto: ring_memory_max */
+    uint32_t read_timeout_ms;
+    uint32_t linger_s;
+    char *cache_dir;                 /* may not be there yet; NULL: none */
+    struct access_rule allow, admin; /* admin: root and the daemon's own user included */
     struct reader_config *datasets;
+    struct access_rule *dataset_access; /* of datasets[i] */
     uint32_t dataset_count;
     struct config_stream *streams;
     uint32_t stream_count;
 };
 
-/* Reads a configuration. Relative paths in it are relative to the file's folder.
+/* Reads a configuration. Relative paths in it are relative to the file's folder; user and group names are looked up.
+ * cache_dir, unless set: $CACHE_DIRECTORY (systemd's), else $XDG_CACHE_HOME/feedd, else $HOME/.cache/feedd, but for
+ * root /var/cache/feedd.
  * @return 0 and *out, owned by the caller; FEEDD_E_NOT_FOUND, _ACCESS, _IO, _LIMIT (the file: missing, not readable,
  * larger than 1 MiB), FEEDD_E_MEMORY, FEEDD_E_ARGUMENT (its content) with "FILE:LINE: KEY: what is wrong, what is
  * allowed" */
 int config_load(const char *path, struct config **out, struct feedd_error *err);
+
+/* The same of no file: all defaults. */
+int config_empty(struct config **out, struct feedd_error *err);
 void config_free(struct config *config);
 
 /* By name, or NULL. A stream and a dataset may have the same name. */
 const struct reader_config *config_dataset(const struct config *config, const char *name);
 const struct config_stream *config_stream(const struct config *config, const char *name);
+
+/* A dataset, or by "name/split" a split of one. @param selection  gets its number in (*dataset)->selections
+ * @return false: there is none of that name */
+bool config_dataset_selection(const struct config *config, const char *name, const struct reader_config **dataset,
+                              uint32_t *selection);
 
 #endif

@@ -20,6 +20,9 @@
 #include "log.h"
 #include "server.h"
 
+#ifndef SO_PEERGROUPS
+#define SO_PEERGROUPS 59 /* Linux 4.13 */
+#endif
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
@@ -60,6 +63,7 @@ static void on_handle_closed(uv_handle_t *handle)
     close(connection->fd);
     if (connection->pidfd >= 0)
         close(connection->pidfd);
+    free(connection->groups);
     free(connection);
 }
 
@@ -75,8 +79,6 @@ void connection_close(struct connection *connection, const struct feedd_error *e
         if (connection->queued == 0) /* the last word; if it can't be sent at once, it isn't */
             connection_send_error(connection, 0, 0, err);
     }
-    if (connection->state == CONNECTION_CLOSING) /* sending closed it */
-        return;
     sm_move(connection_states, &connection->state, CONNECTION_CLOSING);
     control_connection_closed(connection);
     while (connection->first != NULL)
@@ -130,24 +132,36 @@ static int queue_packet(struct connection *connection, const uint8_t *bytes, siz
 void connection_send(struct connection *connection, enum wire_type type, const ProtobufCMessage *message,
                      const int *fds, uint32_t fd_count)
 {
-    if (connection->state == CONNECTION_CLOSING)
+    if (connection->state == CONNECTION_CLOSING || connection->failure.status != 0)
         return;
     uint8_t *buffer = connection->server->packet_out;
     size_t bytes = wire_pack(buffer, WIRE_MAX_PACKET, type, message);
     ENSURE(bytes > 0); /* our own messages are small: names and counts are limited */
     int status = connection->queued > 0 ? FEEDD_E_TIMEOUT : wire_send(connection->fd, buffer, bytes, fds, fd_count);
-    if (status == FEEDD_E_TIMEOUT) {
-        struct feedd_error err;
-        if (connection->queued >= CONNECTION_QUEUE_MAX) {
-            error_set(&err, FEEDD_E_LIMIT, "it doesn't read: %u packets wait for it", connection->queued);
-            connection_close(connection, &err);
-        } else if (queue_packet(connection, buffer, bytes, fds, fd_count) != 0) {
-            error_set(&err, FEEDD_E_MEMORY, "no memory or descriptors for a packet to it");
-            connection_close(connection, &err);
-        }
-    } else if (status != 0) {
-        connection_close(connection, NULL);
-    }
+    struct feedd_error *failure = &connection->failure;
+    if (status == FEEDD_E_TIMEOUT && connection->queued >= CONNECTION_QUEUE_MAX)
+        error_set(failure, FEEDD_E_LIMIT, "it doesn't read: %u packets wait for it", connection->queued);
+    else if (status == FEEDD_E_TIMEOUT && queue_packet(connection, buffer, bytes, fds, fd_count) != 0)
+        error_set(failure, FEEDD_E_MEMORY, "no memory or descriptors for a packet to it");
+    else if (status != FEEDD_E_TIMEOUT)
+        failure->status = status; /* 0, or it has gone */
+    if (failure->status != 0)
+        connection_mark_unflushed(connection);
+}
+
+void connection_mark_unflushed(struct connection *connection)
+{
+    if (list_empty(&connection->unflushed_node))
+        list_append(&connection->server->unflushed, &connection->unflushed_node);
+}
+
+void connection_flush(struct connection *connection)
+{
+    list_remove(&connection->unflushed_node);
+    if (connection->failure.status == 0)
+        control_flush(connection);
+    if (connection->failure.status != 0)
+        connection_close(connection, connection->failure.status == FEEDD_E_CONNECTION ? NULL : &connection->failure);
 }
 
 void connection_send_error(struct connection *connection, uint32_t request, uint32_t stream,
@@ -166,7 +180,8 @@ void connection_send_error(struct connection *connection, uint32_t request, uint
 static void read_packets(struct connection *connection)
 {
     struct server *server = connection->server;
-    for (int i = 0; i < 16 && connection->state != CONNECTION_CLOSING; i++) { /* then others have their turn */
+    /* 16 at a time: then others have their turn */
+    for (int i = 0; i < 16 && connection->state != CONNECTION_CLOSING && connection->failure.status == 0; i++) {
         struct wire_packet packet;
         struct feedd_error err;
         size_t max_bytes = connection->state == CONNECTION_GREETING ? WIRE_MAX_HELLO : WIRE_MAX_PACKET;
@@ -194,7 +209,7 @@ static void write_packets(struct connection *connection)
         queue_drop_first(connection);
     }
     update_events(connection);
-    control_flush(connection);
+    connection_mark_unflushed(connection); /* there may be more to tell */
 }
 
 static void on_socket(uv_poll_t *poll, int status, int events)
@@ -218,6 +233,22 @@ static void on_process_gone(uv_poll_t *process, int status, int events)
     connection_close(connection, NULL);
 }
 
+/* The groups of the process at the other end: its own first. NULL and 0 when memory has run out: it is in none. */
+static gid_t *peer_groups(int fd, gid_t own, uint32_t *count)
+{
+    socklen_t size = 0;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) != 0 && errno != ERANGE)
+        size = 0;
+    gid_t *groups = malloc(sizeof(gid_t) + size);
+    *count = groups != NULL ? 1 : 0;
+    if (groups == NULL)
+        return NULL;
+    groups[0] = own;
+    if (size > 0 && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups + 1, &size) == 0)
+        *count += size / (socklen_t)sizeof(gid_t);
+    return groups;
+}
+
 /* Credentials and a descriptor of the process at the other end; -1 where it is not visible from here. */
 static void identify(struct connection *connection)
 {
@@ -226,7 +257,7 @@ static void identify(struct connection *connection)
     getsockopt(connection->fd, SOL_SOCKET, SO_PEERCRED, &credentials, &size);
     connection->pid = credentials.pid;
     connection->uid = credentials.uid;
-    connection->gid = credentials.gid;
+    connection->groups = peer_groups(connection->fd, credentials.gid, &connection->group_count);
     connection->pidfd = -1;
     size = sizeof(connection->pidfd);
     if (getsockopt(connection->fd, SOL_SOCKET, SO_PEERPIDFD, &connection->pidfd, &size) != 0)
@@ -256,6 +287,7 @@ void connection_new(struct server *server, int fd)
         close(fd);
         if (connection->pidfd >= 0)
             close(connection->pidfd);
+        free(connection->groups);
         free(connection);
         return;
     }
@@ -272,8 +304,13 @@ void connection_new(struct server *server, int fd)
     server->connection_count++;
     server->stats.connections++;
     update_events(connection);
-    if (server->connection_count > server->config->clients_max) {
-        struct feedd_error err;
+    struct feedd_error err;
+    if ((server->private && connection->uid != geteuid()) ||
+        !access_allows(&server->config->allow, connection->uid, connection->groups, connection->group_count)) {
+        error_set(&err, FEEDD_E_ACCESS, "this feedd is not for user %u: `allow` under `daemon` says whose it is",
+                  (unsigned)connection->uid);
+        connection_close(connection, &err);
+    } else if (server->connection_count > server->config->clients_max) {
         error_set(&err, FEEDD_E_LIMIT, "feedd serves %u clients already, as many as clients_max allows",
                   server->config->clients_max);
         connection_close(connection, &err);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "backend.h"
 #include "error.h"
@@ -44,8 +45,7 @@ static void attachment_end(struct attachment *attachment)
 static bool find_attachment(struct connection *connection, uint32_t number, struct attachment **out)
 {
     *out = NULL;
-    list_each(node, after, &connection->streams)
-    {
+    list_each (node, after, &connection->streams) {
         struct attachment *attachment = container_of(node, struct attachment, node);
         if (attachment->number == number && attachment->opened)
             *out = attachment;
@@ -55,7 +55,16 @@ static bool find_attachment(struct connection *connection, uint32_t number, stru
 
 void control_connection_closed(struct connection *connection)
 {
-    list_each(node, after, &connection->streams) attachment_end(container_of(node, struct attachment, node));
+    while (!list_empty(&connection->streams)) /* ending one may fail its stream, and end others */
+        attachment_end(container_of(connection->streams.next, struct attachment, node));
+}
+
+static void send_members(struct attachment *attachment)
+{
+    Feedd__Members message = FEEDD__MEMBERS__INIT;
+    message.stream = attachment->number;
+    message.count = attachment->member->group->member_count;
+    connection_send(attachment->connection, WIRE_MEMBERS, &message.base, NULL, 0);
 }
 
 static void flush_attachment(struct attachment *attachment)
@@ -63,6 +72,10 @@ static void flush_attachment(struct attachment *attachment)
     struct connection *connection = attachment->connection;
     uint32_t slots[FEEDD_MAX_DEPTH];
     uint64_t seqs[FEEDD_MAX_DEPTH];
+    if (attachment->count_changed) {
+        attachment->count_changed = false;
+        send_members(attachment);
+    }
     if (attachment->member->ready_count > 0) {
         Feedd__Ready ready = FEEDD__READY__INIT;
         uint32_t count = member_take_ready(attachment->member, FEEDD_MAX_DEPTH, slots, seqs);
@@ -72,7 +85,7 @@ static void flush_attachment(struct attachment *attachment)
         ready.seqs = seqs;
         connection_send(connection, WIRE_READY, &ready.base, NULL, 0);
     }
-    if (connection->state == CONNECTION_CLOSING || !attachment->ended || attachment->end_sent)
+    if (!attachment->ended || attachment->end_sent)
         return;
     Feedd__End end = FEEDD__END__INIT;
     end.stream = attachment->number;
@@ -82,36 +95,31 @@ static void flush_attachment(struct attachment *attachment)
 
 void control_flush(struct connection *connection)
 {
-    list_remove(&connection->unflushed_node);
-    list_each(node, after, &connection->streams)
-    {
+    list_each (node, after, &connection->streams) {
         struct attachment *attachment = container_of(node, struct attachment, node);
         /* A client that doesn't read is told later, when its socket takes packets again. */
-        if (connection->queued > 0)
+        if (connection->queued > 0 || connection->failure.status != 0)
             return;
         if (attachment->attached)
             flush_attachment(attachment);
-        if (connection->state == CONNECTION_CLOSING) /* it has gone, and with it every attachment of the list */
-            return;
     }
 }
 
 static void mark_unflushed(struct attachment *attachment)
 {
-    struct connection *connection = attachment->connection;
-    if (attachment->attached && list_empty(&connection->unflushed_node))
-        list_append(&connection->server->unflushed, &connection->unflushed_node);
+    if (attachment->attached)
+        connection_mark_unflushed(attachment->connection);
 }
 
 /* ---- OPEN ---- */
 
-/* A sealed memfd with the class names one after the other, each terminated. @return 0 and *fd, *bytes; *bytes = 0 and no
- * descriptor when the dataset has none */
-static int class_names_memfd(const struct reader_config *config, int *fd, uint64_t *bytes, struct feedd_error *err)
+/* A sealed memfd with the class names one after the other, each terminated. @return 0 and *fd, *bytes; *bytes = 0 and
+ * no descriptor when the dataset has none */
+static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *bytes, struct feedd_error *err)
 {
     *bytes = 0;
-    for (uint32_t i = 0; i < config->class_count; i++)
-        *bytes += strlen(config->classes[i]) + 1;
+    for (uint32_t i = 0; i < reader->class_count && reader->class_names != NULL; i++)
+        *bytes += strlen(reader->class_names[i]) + 1;
     if (*bytes == 0)
         return 0;
     uint8_t *memory;
@@ -119,20 +127,29 @@ static int class_names_memfd(const struct reader_config *config, int *fd, uint64
     if (status != 0)
         return status;
     uint8_t *at = memory;
-    for (uint32_t i = 0; i < config->class_count; i++)
-        at = (uint8_t *)stpcpy((char *)at, config->classes[i]) + 1;
+    for (uint32_t i = 0; i < reader->class_count; i++)
+        at = (uint8_t *)stpcpy((char *)at, reader->class_names[i]) + 1;
     munmap(memory, *bytes);
     return 0;
 }
 
+/* Changes when the same samples would be delivered with other pixels. */
+static uint64_t content_hash(const struct stream_spec *spec)
+{
+    const struct transform_spec *t = &spec->transform;
+    const double parts[] = {t->kind, t->resize, t->height, t->width, t->flip, spec->on_error};
+    return XXH3_64bits(parts, sizeof(parts));
+}
+
 static int send_stream(struct attachment *attachment, struct feedd_error *err)
 {
-    const struct stream *stream = stream_of(attachment);
+    const struct group *group = attachment->member->group;
+    const struct stream *stream = group->stream;
     const struct slot_layout *layout = &stream->ring->spec.layout;
     const struct sampler_spec *order = &stream->sampler.spec;
     int fds[3] = {stream->ring->meta_fd, stream->ring->ring_fd, -1};
     Feedd__Stream message = FEEDD__STREAM__INIT;
-    int status = class_names_memfd(stream->spec.dataset->config, &fds[2], &message.class_names_bytes, err);
+    int status = class_names_memfd(stream->reader, &fds[2], &message.class_names_bytes, err);
     if (status != 0)
         return status;
     Feedd__Field fields[FEEDD_MAX_FIELDS], *field_list[FEEDD_MAX_FIELDS];
@@ -147,8 +164,9 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     message.request = attachment->request;
     message.stream = attachment->number;
     message.dataset = stream->spec.dataset->config->name;
-    message.sample_count = stream->reader->sample_count;
-    message.fingerprint = stream->reader->fingerprint;
+    const struct dataset_selection *selection = &stream->spec.dataset->selections[stream->spec.selection];
+    message.sample_count = selection->count;
+    message.fingerprint = selection->fingerprint;
     message.steps_per_epoch = stream->sampler.epoch_steps;
     message.n_fields = layout->field_count;
     message.fields = field_list;
@@ -166,11 +184,37 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     message.start_epoch = order->start_epoch;
     message.start_position = order->start_position;
     message.transport = (char *)(uintptr_t)stream->ring->ops->transport;
-    message.mode_reason = (char *)(uintptr_t)"host memory: no device was asked for";
+    message.mode_reason = (char *)(uintptr_t) "host memory: no device was asked for";
+    message.share = (uint32_t)group->spec.share;
+    message.group = (char *)(uintptr_t)group->spec.name;
+    message.incarnation = group->incarnation;
+    message.content = content_hash(&stream->spec);
     attachment->opened = true;
     connection_send(attachment->connection, WIRE_STREAM, &message.base, fds, fds[2] >= 0 ? 3 : 2);
     if (fds[2] >= 0)
         close(fds[2]);
+    return 0;
+}
+
+/* What one client may hold: slots of all its streams, and bytes of their rings. */
+static int check_quota(const struct attachment *attachment, struct feedd_error *err)
+{
+    const struct config *config = attachment->connection->server->config;
+    uint64_t leases = 0, bytes = 0;
+    list_each (node, after, &attachment->connection->streams) {
+        const struct attachment *other = container_of(node, struct attachment, node);
+        if (other->opened || other == attachment) {
+            leases += stream_of(other)->depth;
+            bytes += stream_of(other)->ring_bytes;
+        }
+    }
+    if (leases > config->leases_per_client_max)
+        return error_set(err, FEEDD_E_LIMIT, "%llu slots in all streams of this client: leases_per_client_max is %u",
+                         (unsigned long long)leases, config->leases_per_client_max);
+    if (config->ring_memory_per_client_max != 0 && bytes > config->ring_memory_per_client_max)
+        return error_set(err, FEEDD_E_LIMIT,
+                         "%llu bytes of rings in all streams of this client: ring_memory_per_client_max is %llu",
+                         (unsigned long long)bytes, (unsigned long long)config->ring_memory_per_client_max);
     return 0;
 }
 
@@ -190,10 +234,14 @@ static void on_member_event(struct member *member, enum member_event event, cons
     struct feedd_error error;
     switch (event) {
     case MEMBER_OPENED:
-        if (send_stream(attachment, &error) != 0)
+        if (check_quota(attachment, &error) != 0 || send_stream(attachment, &error) != 0)
             open_failed(attachment, &error);
         return;
     case MEMBER_READY:
+        mark_unflushed(attachment);
+        return;
+    case MEMBER_COUNT:
+        attachment->count_changed = attachment->member->group->spec.share == FEEDD_SHARE_BROADCAST;
         mark_unflushed(attachment);
         return;
     case MEMBER_ENDED:
@@ -214,14 +262,19 @@ static int apply_token(const Feedd__Open *open, struct stream_spec *spec, struct
     if (status != 0)
         return status;
     if (order_name(token.order) == NULL)
-        return error_set(err, FEEDD_E_TOKEN, "the resume token is of an order (%u) that this feedd doesn't know", token.order);
+        return error_set(
+            err, FEEDD_E_TOKEN,
+            "the resume token is of order %u, which this feedd doesn't know: it knows sequential and shuffle",
+            token.order);
     bool force = open->has_resume_force && open->resume_force;
     struct sampler_spec *order = &spec->order;
     if (!force && open->has_order && open->order != token.order)
-        return error_set(err, FEEDD_E_TOKEN, "the resume token is of order %s, and %s was asked for: leave the order out",
+        return error_set(err, FEEDD_E_TOKEN,
+                         "the resume token is of order %s, and %s was asked for: leave the order out",
                          order_name(token.order), order_name((int)open->order));
     if (!force && open->has_seed && open->seed != token.seed)
-        return error_set(err, FEEDD_E_TOKEN, "the resume token is of seed %llu, and %llu was asked for: leave the seed out",
+        return error_set(err, FEEDD_E_TOKEN,
+                         "the resume token is of seed %llu, and %llu was asked for: leave the seed out",
                          (unsigned long long)token.seed, (unsigned long long)open->seed);
     if (!open->has_order)
         order->order = token.order;
@@ -229,28 +282,113 @@ static int apply_token(const Feedd__Open *open, struct stream_spec *spec, struct
         order->seed = token.seed;
     order->start_epoch = token.epoch;
     order->start_position = token.position;
+    spec->resumed = true;
     spec->has_fingerprint = !force;
     spec->fingerprint = token.fingerprint;
     spec->sample_count = token.sample_count;
     return 0;
 }
 
-/* The configured stream or dataset, and over it what the client asked for. */
-static int resolve(struct server *server, const Feedd__Open *open, struct stream_spec *spec, struct feedd_error *err)
+/* Alone, or with whom. */
+static int resolve_group(const struct config_stream *stream, const Feedd__Open *open, struct group_spec *spec,
+                         struct feedd_error *err)
 {
-    const struct config *config = server->config;
-    const struct config_stream *stream = config_stream(config, open->source);
-    const struct reader_config *dataset = stream != NULL ? stream->dataset : config_dataset(config, open->source);
-    if (dataset == NULL)
-        return error_set(err, FEEDD_E_NOT_FOUND, "no stream and no dataset is called '%s' in %s", open->source,
-                         config->path);
-    memset(spec, 0, sizeof(*spec));
-    spec->dataset = pipeline_dataset(&server->pipeline, dataset->name);
+    spec->share = stream != NULL ? stream->share : FEEDD_SHARE_PRIVATE;
+    spec->members = stream != NULL ? stream->members : 0;
+    if (open->has_share)
+        spec->share = (int)open->share;
+    if (open->has_members)
+        spec->members = open->members;
+    if (share_name(spec->share) == NULL)
+        return error_set(err, FEEDD_E_ARGUMENT, "share %d: allowed are 1 (private) and 2 (broadcast)", spec->share);
+    if (spec->share == FEEDD_SHARE_PRIVATE) {
+        if ((open->has_members && open->members != 0) || open->has_join ||
+            (open->group != NULL && open->group[0] != '\0'))
+            return error_set(err, FEEDD_E_ARGUMENT, "group, members and join go with share = broadcast");
+        spec->join = FEEDD_JOIN_NOW;
+        spec->members = 0;
+    } else {
+        const char *name = open->group != NULL && open->group[0] != '\0' ? open->group : open->source;
+        if (strlen(name) > FEEDD_MAX_NAME)
+            return error_set(err, FEEDD_E_ARGUMENT, "a group's name of %zu bytes: at most %u are allowed", strlen(name),
+                             FEEDD_MAX_NAME);
+        strcpy(spec->name, name);
+        if (spec->members > FEEDD_MAX_MEMBERS)
+            return error_set(err, FEEDD_E_ARGUMENT, "members %u: at most %u are allowed", spec->members,
+                             FEEDD_MAX_MEMBERS);
+        spec->join = spec->members != 0 ? FEEDD_JOIN_GATE : FEEDD_JOIN_NOW;
+        if (stream != NULL && stream->join != 0)
+            spec->join = stream->join;
+        if (open->has_join)
+            spec->join = (int)open->join;
+        if (join_name(spec->join) == NULL)
+            return error_set(err, FEEDD_E_ARGUMENT, "join %d: allowed are 1 (now), 2 (gate), 3 (next-epoch)",
+                             spec->join);
+        if (spec->join == FEEDD_JOIN_GATE && spec->members == 0)
+            return error_set(err, FEEDD_E_ARGUMENT, "join = gate waits for `members` members: say how many");
+    }
+    spec->gate_timeout_ms =
+        open->has_gate_timeout_ms && open->gate_timeout_ms != 0 ? open->gate_timeout_ms : GROUP_GATE_MS;
+    spec->incarnation = open->has_incarnation ? open->incarnation : 0;
+    spec->incarnation_members = open->incarnation_members < FEEDD_MAX_MEMBERS ? open->incarnation_members : 0;
+    spec->started = spec->incarnation != 0 && open->resume != NULL;
+    return 0;
+}
+
+/* A path that is not in the configuration: only for the daemon's own user, who could read it anyway. */
+static int resolve_path(const struct connection *connection, const char *path, struct stream_spec *spec,
+                        struct feedd_error *err)
+{
+    if (connection->uid != geteuid())
+        return error_set(err, FEEDD_E_ACCESS,
+                         "paths are opened for the daemon's own user (%u) alone; use a dataset of %s",
+                         (unsigned)geteuid(), connection->server->config->path);
+    return pipeline_dataset_at(&connection->server->pipeline, path, &spec->dataset, err);
+}
+
+/* @return also in a failure, spec->dataset is NULL or held */
+static int resolve_dataset(const struct connection *connection, const char *source, const struct config_stream *stream,
+                           struct stream_spec *spec, struct feedd_error *err)
+{
+    const struct config *config = connection->server->config;
+    const struct reader_config *dataset = NULL;
+    if (stream == NULL && source[0] == '/') {
+        int status = resolve_path(connection, source, spec, err);
+        if (status == 0)
+            dataset_hold(spec->dataset);
+        return status;
+    }
+    if (stream != NULL) {
+        dataset = stream->dataset;
+        spec->selection = stream->selection;
+    } else if (!config_dataset_selection(config, source, &dataset, &spec->selection)) {
+        return error_set(err, FEEDD_E_NOT_FOUND, "no stream and no dataset is called '%s' in %s", source, config->path);
+    }
+    spec->dataset = pipeline_dataset(&connection->server->pipeline, dataset->name);
+    dataset_hold(spec->dataset);
+    if (!access_allows(&config->dataset_access[dataset - config->datasets], connection->uid, connection->groups,
+                       connection->group_count))
+        return error_set(err, FEEDD_E_ACCESS, "dataset %s is not for user %u: `allow` in %s says whose it is",
+                         dataset->name, (unsigned)connection->uid, config->path);
+    return 0;
+}
+
+/* The configured stream or dataset, and over it what the client asked for. */
+static int resolve(const struct connection *connection, const Feedd__Open *open, struct group_spec *group,
+                   struct feedd_error *err)
+{
+    const struct server *server = connection->server;
+    struct stream_spec *spec = &group->stream;
+    const struct config_stream *stream = config_stream(server->config, open->source);
+    memset(group, 0, sizeof(*group));
+    int status = resolve_dataset(connection, open->source, stream, spec, err);
+    if (status != 0)
+        return status;
+    spec->transform.kind = TRANSFORM_NONE;
+    spec->on_error = FEEDD_ON_ERROR_SUBSTITUTE;
     spec->backend = &backend_host;
-    spec->order = (struct sampler_spec){.order = FEEDD_ORDER_SEQUENTIAL,
-                                        .tail = FEEDD_TAIL_DROP,
-                                        .batch_size = 64,
-                                        .world_size = 1};
+    spec->order = (struct sampler_spec){
+        .order = FEEDD_ORDER_SEQUENTIAL, .tail = FEEDD_TAIL_DROP, .batch_size = 64, .world_size = 1};
     if (stream != NULL) {
         spec->order.order = stream->order;
         spec->order.tail = stream->tail;
@@ -258,6 +396,8 @@ static int resolve(struct server *server, const Feedd__Open *open, struct stream
         spec->order.epochs = stream->epochs;
         spec->order.batch_size = stream->batch_size;
         spec->depth = stream->depth;
+        spec->transform = stream->transform;
+        spec->on_error = stream->on_error;
     }
     if (open->has_batch_size)
         spec->order.batch_size = open->batch_size;
@@ -291,21 +431,18 @@ static int resolve(struct server *server, const Feedd__Open *open, struct stream
     if (!can_map)
         return error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
                          open->n_transports, spec->backend->transport);
-    return open->resume != NULL ? apply_token(open, spec, err) : 0;
+    status = resolve_group(stream, open, group, err);
+    if (status == 0 && open->resume != NULL)
+        status = apply_token(open, spec, err);
+    return status;
 }
 
-static int open_stream(struct connection *connection, const Feedd__Open *open, struct feedd_error *err)
+/* The group for it, and the connection's end of it. */
+static int join(struct connection *connection, const Feedd__Open *open, struct group_spec *spec,
+                struct feedd_error *err)
 {
     struct server *server = connection->server;
-    struct stream_spec spec;
-    if (server->stopping)
-        return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
-    if (connection->stream_count >= server->config->streams_per_client_max)
-        return error_set(err, FEEDD_E_LIMIT, "%u streams are open, as many as streams_per_client_max allows",
-                         connection->stream_count);
-    int status = resolve(server, open, &spec, err);
-    if (status != 0)
-        return status;
+    spec->uid = connection->uid;
     struct attachment *attachment = calloc(1, sizeof(*attachment));
     char *source = strdup(open->source);
     if (attachment == NULL || source == NULL) {
@@ -316,7 +453,7 @@ static int open_stream(struct connection *connection, const Feedd__Open *open, s
     attachment->connection = connection;
     attachment->request = open->request;
     attachment->source = source;
-    status = group_join(&server->pipeline, &spec, on_member_event, attachment, &attachment->member, err);
+    int status = group_join(&server->pipeline, spec, on_member_event, attachment, &attachment->member, err);
     if (status != 0) {
         free(source);
         free(attachment);
@@ -325,9 +462,26 @@ static int open_stream(struct connection *connection, const Feedd__Open *open, s
     attachment->number = ++connection->stream_number;
     connection->stream_count++;
     list_append(&connection->streams, &attachment->node);
-    log_info("client %s[%d]: opens %s as stream %llu", connection->name, (int)connection->pid, source,
-             (unsigned long long)stream_of(attachment)->number);
+    log_info("client %s[%d]: opens %s, %s %s", connection->name, (int)connection->pid, source, share_name(spec->share),
+             spec->name);
     return 0;
+}
+
+static int open_stream(struct connection *connection, const Feedd__Open *open, struct feedd_error *err)
+{
+    struct server *server = connection->server;
+    struct group_spec spec;
+    if (server->stopping)
+        return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
+    if (connection->stream_count >= server->config->streams_per_client_max)
+        return error_set(err, FEEDD_E_LIMIT, "%u streams are open, as many as streams_per_client_max allows",
+                         connection->stream_count);
+    int status = resolve(connection, open, &spec, err);
+    if (status == 0)
+        status = join(connection, open, &spec, err);
+    if (spec.stream.dataset != NULL)
+        dataset_drop(spec.stream.dataset); /* resolve_dataset()'s hold: the group has one of its own */
+    return status;
 }
 
 /* ---- packets ---- */
@@ -370,7 +524,8 @@ static int handle_attach(struct connection *connection, const Feedd__Attach *att
         return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u %s", attach->stream,
                          attachment->attached ? "a second time" : "without having mapped its ring");
     attachment->attached = true;
-    mark_unflushed(attachment);
+    mark_unflushed(attachment); /* what was marked before it could be told */
+    group_attach(attachment->member);
     return 0;
 }
 
@@ -407,7 +562,7 @@ static int handle_status(struct connection *connection, const Feedd__Status *sta
         return error_set(reason, FEEDD_E_PROTOCOL, "STATUS with request 0: requests are numbered from 1");
     int fd = -1;
     uint8_t *memory;
-    char *text = report_status(connection->server);
+    char *text = status_message->errors ? report_errors(connection) : report_status(connection);
     size_t bytes = text != NULL ? strlen(text) : 0;
     int status = text == NULL ? error_set(&err, FEEDD_E_MEMORY, "no memory for a status report")
                               : backend_memfd_new("feedd-report", bytes, &fd, &memory, &err);

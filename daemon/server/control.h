@@ -18,10 +18,10 @@ struct attachment {
     uint32_t request; /* the OPEN that it answers */
     char *source;     /* as opened */
     struct member *member;
-    uint64_t start_epoch, start_position;
-    bool opened;   /* STREAM was sent */
-    bool attached; /* the client has proved that it maps the ring: READY may be sent */
-    bool ended;    /* no more batches will be published */
+    bool opened;        /* STREAM was sent */
+    bool attached;      /* the client has proved that it maps the ring: READY may be sent */
+    bool count_changed; /* of the group's members: to be told */
+    bool ended;         /* no more batches will be published */
     bool end_sent;
 };
 

@@ -45,9 +45,9 @@ static int passed_socket(int *fd, struct feedd_error *err)
         return 0;
     if (sockets != 1 || socket_option(LISTEN_FD, SO_DOMAIN) != AF_UNIX ||
         socket_option(LISTEN_FD, SO_TYPE) != SOCK_SEQPACKET || socket_option(LISTEN_FD, SO_ACCEPTCONN) != 1)
-        return error_set(err, FEEDD_E_ARGUMENT,
-                         "LISTEN_FDS passed %d descriptors; right is one listening Unix socket (ListenSequentialPacket=)",
-                         sockets);
+        return error_set(
+            err, FEEDD_E_ARGUMENT,
+            "LISTEN_FDS passed %d descriptors; right is one listening Unix socket (ListenSequentialPacket=)", sockets);
     if (fcntl(LISTEN_FD, F_SETFD, FD_CLOEXEC) != 0 ||
         fcntl(LISTEN_FD, F_SETFL, fcntl(LISTEN_FD, F_GETFL) | O_NONBLOCK) != 0)
         return error_set(err, FEEDD_E_IO, "the socket passed by LISTEN_FDS: %s", strerror(errno));
@@ -64,9 +64,8 @@ static int take_lock(struct listener *listener, struct feedd_error *err)
     for (;;) {
         int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
-            return error_set(err, errno == EACCES || errno == EPERM ? FEEDD_E_ACCESS : FEEDD_E_IO,
-                             "lock file %s: %s%s", path, strerror(errno),
-                             errno == ENOENT ? "; the folder has to exist" : "");
+            return error_set(err, errno == EACCES || errno == EPERM ? FEEDD_E_ACCESS : FEEDD_E_IO, "lock file %s: %s%s",
+                             path, strerror(errno), errno == ENOENT ? "; the folder has to exist" : "");
         if (flock(fd, LOCK_EX | LOCK_NB) != 0) {
             close(fd);
             return error_set(err, FEEDD_E_STATE,

@@ -13,28 +13,56 @@
 #include "server.h"
 #include "stream.h"
 
-#define BUSY 0.85 /* share of the workers' time from which on they are the bottleneck */
-#define FULL 0.75 /* share of a ring that stands ready from which on its readers are */
+#define BUSY   0.85 /* share of the workers' time from which on they are the bottleneck */
+#define SLOW_S 5.0  /* seconds from which on a member that keeps a batch is said to hold up its group */
+#define FULL   0.75 /* share of a ring that stands ready from which on its readers are */
 
 struct bottleneck {
-    const char *stage; /* "idle", "open", "decode", "client", "latency" */
+    const char *stage; /* "idle", "open", "gate", "decode", "client", "latency" */
     char text[256];
 };
 
-/* The name of the client that holds a stream, for messages. */
-static void reader_name(const struct server *server, const struct stream *stream, char *name, size_t size)
+/* Who holds up a stream of which every slot is taken: the client that has held the oldest batch longest. */
+struct holder {
+    const struct connection *connection; /* NULL: nobody */
+    uint64_t seq;                        /* the batch */
+    double seconds;                      /* since it was published */
+};
+
+static const struct attachment *attachment_of(const struct member *member)
 {
-    snprintf(name, size, "nobody");
-    list_each(node, after, &server->connections)
-    {
-        const struct connection *connection = container_of(node, struct connection, node);
-        list_each(inner, inner_after, &connection->streams)
-        {
-            const struct attachment *attachment = container_of(inner, struct attachment, node);
-            if (attachment->member->group->stream == stream)
-                snprintf(name, size, "%s[%d]", connection->name, (int)connection->pid);
-        }
+    return member->arg;
+}
+
+static struct holder find_holder(const struct stream *stream, uint64_t now_ns)
+{
+    struct holder holder = {.seq = UINT64_MAX};
+    list_each (node, after, &stream->group->members) {
+        const struct member *member = container_of(node, struct member, node);
+        for (uint32_t slot = 0; member->leases != NULL && slot < stream->depth; slot++)
+            if (member->leases[slot].state != LEASE_NONE && member->leases[slot].seq < holder.seq) {
+                uint64_t ready_ns =
+                    slot_record_at(stream->ring->meta, &stream->ring->spec.layout, slot)->time_ns[FEEDD_TIME_READY];
+                holder = (struct holder){attachment_of(member)->connection, member->leases[slot].seq,
+                                         (double)(now_ns - ready_ns) / 1e9};
+            }
     }
+    return holder;
+}
+
+static void client_bottleneck(const struct stream *stream, struct bottleneck *b)
+{
+    struct holder holder = find_holder(stream, clock_ns());
+    b->stage = "client";
+    if (holder.connection == NULL)
+        snprintf(b->text, sizeof(b->text), "nobody takes what is ready");
+    else if (stream->group->member_count > 1 && holder.seconds >= SLOW_S)
+        snprintf(b->text, sizeof(b->text), "%s[%d] holds up the other %u: it has kept batch %llu for %.0f s",
+                 holder.connection->name, (int)holder.connection->pid, stream->group->member_count - 1,
+                 (unsigned long long)holder.seq, holder.seconds);
+    else
+        snprintf(b->text, sizeof(b->text), "%s[%d]: %u of %u batches wait for it", holder.connection->name,
+                 (int)holder.connection->pid, stream->ready, stream->depth);
 }
 
 /* What keeps one stream from being faster, over the last second: its readers when most of the ring stands ready, the
@@ -44,26 +72,28 @@ static struct bottleneck stream_bottleneck(const struct server *server, const st
     struct bottleneck b = {.stage = "idle"};
     double busy = server->pipeline.rate.busy;
     uint32_t workers = pool_worker_count(server->pipeline.pool);
-    char client[96];
-    reader_name(server, stream, client, sizeof(client));
     if (stream->state == STREAM_OPENING) {
         b.stage = "open";
         snprintf(b.text, sizeof(b.text), "opening dataset %s", stream->spec.dataset->config->name);
     } else if (stream->state != STREAM_RUNNING) {
         snprintf(b.text, sizeof(b.text), "%s", stream_states[stream->state].name);
+    } else if (stream->group->gate_members > 0) {
+        b.stage = "gate";
+        snprintf(b.text, sizeof(b.text), "%u of %u members are there", group_attached_count(stream->group),
+                 stream->group->gate_members);
     } else if (stream->ready >= FULL * stream->depth && stream->rate.ready >= FULL * stream->depth) {
-        b.stage = "client";
-        snprintf(b.text, sizeof(b.text), "client %s: %u of %u batches wait for it", client, stream->ready,
-                 stream->depth);
+        client_bottleneck(stream, &b);
     } else if (busy >= BUSY) {
         b.stage = "decode";
-        snprintf(b.text, sizeof(b.text), "decode: %u workers %.0f %% busy, %.1f of %u batches ready", workers,
-                 busy * 100, stream->rate.ready, stream->depth);
+        snprintf(b.text, sizeof(b.text), "%u workers %.0f %% busy, %.1f of %u batches ready", workers, busy * 100,
+                 stream->rate.ready, stream->depth);
     } else if (stream->rate.batches_s > 0) {
         b.stage = "latency";
-        snprintf(b.text, sizeof(b.text),
-                 "neither: workers %.0f %% busy, %.1f of %u batches ready; a deeper ring or larger batches would help",
-                 busy * 100, stream->rate.ready, stream->depth);
+        snprintf(
+            b.text, sizeof(b.text),
+            "workers %.0f %% busy, %.1f of %u batches ready: the time goes into the way between; larger batches or a "
+            "deeper ring would help",
+            busy * 100, stream->rate.ready, stream->depth);
     } else {
         snprintf(b.text, sizeof(b.text), "nothing was asked for in the last second");
     }
@@ -94,16 +124,16 @@ static json_t *text(const char *value)
     return json_string(printable);
 }
 
-static json_t *dataset_json(const struct dataset *dataset)
+static json_t *dataset_json(struct dataset *dataset)
 {
     const struct reader *reader = dataset->state == DATASET_OPEN ? dataset->reader : NULL;
-    return json_pack("{s:o, s:s, s:s, s:i, s:I, s:I, s:o}", "name", text(dataset->config->name), "reader",
+    bool failed = dataset->state != DATASET_OPENING && dataset->status != 0; /* a worker writes both while it opens */
+    return json_pack("{s:o, s:s, s:s, s:i, s:I, s:I, s:I, s:o}", "name", text(dataset->config->name), "reader",
                      dataset->config->ops->name, "state", dataset_states[dataset->state].name, "users",
                      (int)dataset->users, "samples", integer(reader != NULL ? reader->sample_count : 0), "memory_bytes",
-                     integer(reader != NULL ? reader->memory_bytes : 0), "error",
-                     /* a worker writes both while it opens */
-                     dataset->state != DATASET_OPENING && dataset->status != 0 ? text(dataset->error.message)
-                                                                              : json_null());
+                     integer(reader != NULL ? reader->memory_bytes : 0), "bad_samples",
+                     integer(error_log_total(&dataset->errors)), "error",
+                     failed ? text(dataset->error.message) : json_null());
 }
 
 static json_t *stream_json(const struct server *server, const struct stream *stream)
@@ -112,37 +142,42 @@ static json_t *stream_json(const struct server *server, const struct stream *str
     const struct sampler_spec *order = &stream->spec.order;
     double latency_ms =
         stream->stats.batches > 0 ? (double)stream->stats.latency_ns / (double)stream->stats.batches / 1e6 : 0;
-    json_t *json = json_pack(
-        "{s:I, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:s, s:i, s:i, s:i}", "stream", integer(stream->number), "dataset",
-        text(stream->spec.dataset->config->name), "state", stream_states[stream->state].name, "bottleneck",
-        bottleneck_json(&b), "backend", stream->spec.backend->name, "order", order_name(order->order), "seed",
-        integer(order->seed), "epochs", integer(order->epochs), "tail", tail_name(order->tail) ? tail_name(order->tail) : "?",
-        "batch_size", (int)order->batch_size, "rank", (int)order->rank, "world_size", (int)order->world_size);
-    json_t *now = json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "depth",
-                            (int)stream->depth, "filling", (int)stream->in_flight, "filled", (int)stream->filled,
-                            "ready", (int)stream->ready, "epoch", integer(stream->stats.epoch), "position",
-                            integer(stream->stats.position), "batches", integer(stream->stats.batches), "samples",
-                            integer(stream->stats.samples), "batches_per_s", stream->rate.batches_s, "samples_per_s",
-                            stream->rate.samples_s, "ready_mean", stream->rate.ready, "workers_mean",
-                            stream->rate.workers, "latency_ms", latency_ms, "slot_bytes",
-                            integer(stream->ring_spec.layout.slot_bytes), "ring_bytes", integer(stream->ring_bytes));
-    json_object_update(json, now);
-    json_decref(now);
+    json_t *json =
+        json_pack("{s:I, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:s, s:i, s:i, s:i}", "stream", integer(stream->number),
+                  "dataset", text(stream->spec.dataset->config->name), "state", stream_states[stream->state].name,
+                  "bottleneck", bottleneck_json(&b), "backend", stream->spec.backend->name, "order",
+                  order_name(order->order), "seed", integer(order->seed), "epochs", integer(order->epochs), "tail",
+                  tail_name(order->tail) ? tail_name(order->tail) : "?", "batch_size", (int)order->batch_size, "rank",
+                  (int)order->rank, "world_size", (int)order->world_size);
+    json_t *now =
+        json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "depth",
+                  (int)stream->depth, "filling", (int)stream->in_flight, "filled", (int)stream->filled, "ready",
+                  (int)stream->ready, "epoch", integer(stream->next_epoch), "position", integer(stream->next_position),
+                  "batches", integer(stream->stats.batches), "samples", integer(stream->stats.samples), "batches_per_s",
+                  stream->rate.batches_s, "samples_per_s", stream->rate.samples_s, "ready_mean", stream->rate.ready,
+                  "workers_mean", stream->rate.workers, "latency_ms", latency_ms, "slot_bytes",
+                  integer(stream->ring_spec.layout.slot_bytes), "ring_bytes", integer(stream->ring_bytes));
+    json_object_update_new(json, now);
+    const struct group *group = stream->group;
+    json_object_update_new(json,
+                           json_pack("{s:s, s:o, s:i, s:i}", "share", share_name(group->spec.share), "group",
+                                     group->spec.name[0] != '\0' ? text(group->spec.name) : json_null(), "members",
+                                     (int)group->member_count, "members_max", (int)group->spec.members));
     return json;
 }
 
 static json_t *client_json(const struct connection *connection, uint64_t now_ns)
 {
     json_t *streams = json_array();
-    list_each(node, after, &connection->streams)
-    {
+    list_each (node, after, &connection->streams) {
         const struct attachment *attachment = container_of(node, struct attachment, node);
         const struct member *member = attachment->member;
-        json_array_append_new(
-            streams, json_pack("{s:I, s:o, s:b, s:i, s:i, s:I}", "stream", integer(member->group->stream->number),
-                               "source", text(attachment->source), "attached", attachment->attached, "held",
-                               (int)(member->lease_count - member->ready_count), "untold", (int)member->ready_count,
-                               "released", integer(member->released)));
+        const struct stream *stream = member->group->stream;
+        json_array_append_new(streams, json_pack("{s:I, s:o, s:s, s:i, s:i, s:I}", "stream",
+                                                 integer(stream != NULL ? stream->number : 0), "source",
+                                                 text(attachment->source), "state", member_states[member->state].name,
+                                                 "held", (int)(member->lease_count - member->ready_count), "untold",
+                                                 (int)member->ready_count, "released", integer(member->released)));
     }
     return json_pack("{s:I, s:s, s:i, s:I, s:s, s:f, s:i, s:o}", "client", integer(connection->number), "name",
                      connection->name, "pid", (int)connection->pid, "uid", integer(connection->uid), "state",
@@ -155,9 +190,10 @@ static json_t *client_json(const struct connection *connection, uint64_t now_ns)
 static struct bottleneck overall_bottleneck(const struct server *server)
 {
     const struct stream *busiest = NULL;
-    list_each(node, after, &server->pipeline.groups)
-    {
+    list_each (node, after, &server->pipeline.groups) {
         const struct stream *stream = container_of(node, struct group, node)->stream;
+        if (stream == NULL) /* its group waits for members to come back */
+            continue;
         if (busiest == NULL || stream->rate.workers > busiest->rate.workers ||
             (stream->rate.workers == busiest->rate.workers && stream->state == STREAM_RUNNING))
             busiest = stream;
@@ -167,27 +203,77 @@ static struct bottleneck overall_bottleneck(const struct server *server)
     return (struct bottleneck){.stage = "idle", .text = "no stream is open"};
 }
 
-char *report_status(struct server *server)
+static bool is_admin(const struct connection *to)
 {
+    return access_allows(&to->server->config->admin, to->uid, to->groups, to->group_count);
+}
+
+/* May this client know of the dataset? Those that are not in the configuration are the daemon's own user's. */
+static bool may_see(const struct connection *to, const struct dataset *dataset)
+{
+    const struct config *config = to->server->config;
+    if (is_admin(to))
+        return true;
+    if (dataset->temporary)
+        return to->uid == geteuid();
+    return access_allows(&config->dataset_access[dataset->config - config->datasets], to->uid, to->groups,
+                         to->group_count);
+}
+
+char *report_status(const struct connection *to)
+{
+    struct server *server = to->server;
     struct pipeline *pipeline = &server->pipeline;
     uint64_t now_ns = clock_ns();
     struct bottleneck b = overall_bottleneck(server);
     json_t *datasets = json_array(), *streams = json_array(), *clients = json_array();
-    for (uint32_t i = 0; i < pipeline->dataset_count; i++)
-        json_array_append_new(datasets, dataset_json(&pipeline->datasets[i]));
-    list_each(node, after, &pipeline->groups)
-        json_array_append_new(streams, stream_json(server, container_of(node, struct group, node)->stream));
-    list_each(node, after, &server->connections)
-        json_array_append_new(clients, client_json(container_of(node, struct connection, node), now_ns));
-    json_t *root = json_pack(
-        "{s:{s:s, s:i, s:f, s:o, s:o, s:i, s:f, s:I, s:I}, s:o, s:{s:I, s:I, s:I, s:I}, s:o, s:o, s:o}", "daemon",
-        "version", FEEDD_VERSION, "pid", (int)getpid(), "uptime_s", (double)(now_ns - server->started_ns) / 1e9,
-        "config", text(server->config->path), "socket", text(server->listener.path), "workers",
-        (int)pool_worker_count(pipeline->pool), "workers_busy", pipeline->rate.busy, "connections",
-        integer(server->stats.connections), "refused", integer(server->stats.refused), "bottleneck",
-        bottleneck_json(&b), "memory", "ring_bytes", integer(pipeline->ring_bytes), "ring_max",
-        integer(pipeline->limits.ring_memory_max), "dataset_bytes", integer(pipeline->dataset_bytes), "dataset_max",
-        integer(pipeline->limits.dataset_memory_max), "datasets", datasets, "streams", streams, "clients", clients);
+    list_each (node, after, &pipeline->datasets) {
+        struct dataset *dataset = container_of(node, struct dataset, node);
+        if (may_see(to, dataset))
+            json_array_append_new(datasets, dataset_json(dataset));
+    }
+    list_each (node, after, &pipeline->groups) {
+        const struct group *group = container_of(node, struct group, node);
+        if (group->stream != NULL && may_see(to, group->stream->spec.dataset))
+            json_array_append_new(streams, stream_json(server, group->stream));
+    }
+    list_each (node, after, &server->connections) {
+        const struct connection *connection = container_of(node, struct connection, node);
+        if (connection->uid == to->uid || is_admin(to))
+            json_array_append_new(clients, client_json(connection, now_ns));
+    }
+    json_t *daemon =
+        json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid", (int)getpid(),
+                  "uptime_s", (double)(now_ns - server->started_ns) / 1e9, "config", text(server->config->path),
+                  "socket", text(server->listener.path), "workers", (int)pool_worker_count(pipeline->pool),
+                  "workers_stuck", (int)pool_stuck_count(pipeline->pool), "workers_busy", pipeline->rate.busy,
+                  "connections", integer(server->stats.connections), "refused", integer(server->stats.refused));
+    json_t *memory =
+        json_pack("{s:I, s:I, s:I, s:I}", "ring_bytes", integer(pipeline->ring_bytes), "ring_max",
+                  integer(pipeline->limits.ring_memory_max), "dataset_bytes", integer(pipeline->dataset_bytes),
+                  "dataset_max", integer(pipeline->limits.dataset_memory_max));
+    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "daemon", daemon, "bottleneck", bottleneck_json(&b),
+                             "memory", memory, "datasets", datasets, "streams", streams, "clients", clients);
+    char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return out;
+}
+
+char *report_errors(const struct connection *to)
+{
+    json_t *errors = json_array();
+    uint64_t now_ns = clock_ns();
+    list_each (node, after, &to->server->pipeline.datasets) {
+        struct dataset *dataset = container_of(node, struct dataset, node);
+        struct error_entry entry;
+        for (uint32_t i = 0; may_see(to, dataset) && error_log_get(&dataset->errors, i, &entry) == 0; i++)
+            json_array_append_new(
+                errors, json_pack("{s:o, s:I, s:I, s:f, s:s, s:o}", "dataset", text(dataset->config->name), "index",
+                                  integer(entry.index), "count", integer(entry.count), "first_s_ago",
+                                  (double)(now_ns - entry.first_ns) / 1e9, "status",
+                                  error_status_name(entry.error.status), "reason", text(entry.error.message)));
+    }
+    json_t *root = json_pack("{s:o}", "errors", errors);
     char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return out;

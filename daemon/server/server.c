@@ -19,6 +19,8 @@
 #include "log.h"
 #include "machine.h"
 
+#define MS 1000000ull /* nanoseconds */
+
 static void wake_loop(void *arg)
 {
     struct server *server = arg;
@@ -35,7 +37,7 @@ static void on_flush(uv_check_t *check)
 {
     struct server *server = check->data;
     while (!list_empty(&server->unflushed))
-        control_flush(container_of(server->unflushed.next, struct connection, unflushed_node));
+        connection_flush(container_of(server->unflushed.next, struct connection, unflushed_node));
 }
 
 static void on_tick(uv_timer_t *timer)
@@ -44,8 +46,21 @@ static void on_tick(uv_timer_t *timer)
     uint64_t now_ns = clock_ns();
     pipeline_tick(&server->pipeline, now_ns);
     listener_resume(&server->listener);
-    list_each(node, after, &server->connections)
+    list_each (node, after, &server->connections)
         connection_tick(container_of(node, struct connection, node), now_ns);
+    if (server->stopping && now_ns - server->stop_ns > SERVER_STOP_MS * MS) {
+        log_error("a worker doesn't come back from reading: leaving without it");
+        _exit(1);
+    }
+    if (server->connection_count > 0)
+        server->idle_ns = 0;
+    else if (server->idle_ns == 0)
+        server->idle_ns = now_ns;
+    if (server->private && !server->stopping && server->idle_ns != 0 &&
+        now_ns - server->idle_ns >= server->config->linger_s * 1000 * MS) {
+        log_info("no client for %u s: leaving", server->config->linger_s);
+        server_stop(server);
+    }
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -73,6 +88,8 @@ void server_stop(struct server *server)
 {
     if (!server->stopping) {
         server->stopping = true;
+        server->stop_ns = clock_ns();
+        server->pipeline.stopping = true;
         listener_close(&server->listener);
         struct feedd_error err;
         error_set(&err, FEEDD_E_SHUTDOWN, "feedd is stopping");
@@ -100,10 +117,12 @@ static uint64_t memory_limit(uint64_t configured, uint64_t available)
     return configured != 0 ? configured : available / 2;
 }
 
-int server_init(struct server *server, const struct config *config, const char *socket_path, struct feedd_error *err)
+int server_init(struct server *server, const struct config *config, const char *socket_path, bool private,
+                struct feedd_error *err)
 {
     memset(server, 0, sizeof(*server));
     server->config = config;
+    server->private = private;
     server->started_ns = clock_ns();
     list_init(&server->connections);
     list_init(&server->unflushed);
@@ -113,6 +132,8 @@ int server_init(struct server *server, const struct config *config, const char *
         .workers = config->workers != 0 ? config->workers : machine_cpu_count(),
         .ring_memory_max = memory_limit(config->ring_memory_max, available),
         .dataset_memory_max = memory_limit(config->dataset_memory_max, available),
+        .read_timeout_ms = config->read_timeout_ms,
+        .cache_dir = config->cache_dir,
     };
     hold_signals(SIG_BLOCK);
     int rc = uv_loop_init(&server->loop);
@@ -144,7 +165,8 @@ int server_init(struct server *server, const struct config *config, const char *
         uv_signal_start(&server->signals[i], on_signal, numbers[i]);
     }
     hold_signals(SIG_UNBLOCK);
-    log_info("feedd " FEEDD_VERSION ": %u workers, %u datasets, %u streams; rings up to %llu MiB, datasets up to %llu MiB",
+    log_info("feedd " FEEDD_VERSION
+             ": %u workers, %u datasets, %u streams; rings up to %llu MiB, datasets up to %llu MiB",
              limits.workers, config->dataset_count, config->stream_count,
              (unsigned long long)(limits.ring_memory_max >> 20), (unsigned long long)(limits.dataset_memory_max >> 20));
     return 0;

@@ -128,7 +128,7 @@ int wire_send(int fd, const uint8_t *packet, size_t bytes, const int *fds, uint3
     if (sent >= 0)
         return 0;
     return errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS ? FEEDD_E_TIMEOUT
-                                                                                                 : FEEDD_E_CONNECTION;
+                                                                                                : FEEDD_E_CONNECTION;
 }
 
 static void *arena_alloc(void *arg, size_t size)

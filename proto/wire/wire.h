@@ -14,13 +14,13 @@
 #include "feedd.pb-c.h"
 #include "feedd_types.h"
 
-#define WIRE_MAGIC        0xFEEDu
-#define WIRE_VERSION      1u
-#define WIRE_MAX_PACKET   65536u /* bytes of any packet, header included */
-#define WIRE_MAX_HELLO    512u   /* bytes of a client's first packet */
-#define WIRE_MAX_FDS      4u     /* descriptors of one packet */
-#define WIRE_ARENA_BYTES  (512u << 10)
-#define WIRE_SOCKET       "/run/feedd/feedd.sock" /* where both sides look by default */
+#define WIRE_MAGIC       0xFEEDu
+#define WIRE_VERSION     1u
+#define WIRE_MAX_PACKET  65536u /* bytes of any packet, header included */
+#define WIRE_MAX_HELLO   512u   /* bytes of a client's first packet */
+#define WIRE_MAX_FDS     4u     /* descriptors of one packet */
+#define WIRE_ARENA_BYTES (512u << 10)
+#define WIRE_SOCKET      "/run/feedd/feedd.sock" /* where both sides look by default */
 
 struct wire_header {
     uint16_t magic;
@@ -42,7 +42,8 @@ enum wire_type {
     WIRE_CLOSE = 9,
     WIRE_STATUS = 10,
     WIRE_REPORT = 11,
-    WIRE_ERROR = 12
+    WIRE_ERROR = 12,
+    WIRE_MEMBERS = 13
 };
 
 /* One packet as received; the body lies in the caller's buffer. */

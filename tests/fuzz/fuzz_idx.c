@@ -169,7 +169,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct reader *reader = NULL;
     struct feedd_error err;
     int next_fd = fuzz_next_fd();
-    int status = config.ops->open(&config, MEMORY_MAX, &reader, &err);
+    int status = config.ops->open(&config, &(struct reader_limits){MEMORY_MAX, NULL}, &reader, &err);
     int is_cut = cut > 0 && (images.packing == CUT || (has_labels && labels.packing == CUT));
     if (images.known && (!has_labels || labels.known) && status != FEEDD_E_LIMIT)
         FUZZ_CHECK((status == 0) == (!is_cut && is_due(&images, has_labels ? &labels : NULL, classes)));

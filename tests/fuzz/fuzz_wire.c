@@ -1,20 +1,26 @@
-/* fuzz_wire.c - the daemon's control protocol, with its state: up to four clients and a real server in one process.
+/* fuzz_wire.c - the daemon's control protocol, with its state: up to five clients and a real server in one process.
  *
  * Input: operations, two bytes each and what they take: the operation (see `operations` at the end), and whose it is.
- * The server listens on a socket in a temporary folder and serves tiny datasets of known content; it is made once and
- * lives on from input to input, unless one stops it. The clients keep track of what the daemon has told them, so that
- * sequences get somewhere: stream numbers, nonces read from the rings, batches that were announced.
+ * The server listens on a socket in a temporary folder and serves tiny datasets of known content: digits, and photos
+ * of which some are broken. It is made once and lives on from input to input, unless one stops it; then another takes
+ * its place, and clients may come back. They keep track of what the daemon has told them, so that sequences get
+ * somewhere: stream numbers, nonces read from the rings, batches that were announced, where a group stood.
  *
  * What has to hold, at every answer: it is one that the protocol allows now; batches come in order, in slots that the
- * client doesn't hold; records and samples are what the dataset says, and stay so until they are released.
+ * client doesn't hold; records and samples are what the dataset says, and stay so until they are released; all members
+ * of a group get the same batches.
+ * What has to hold whenever nothing is under way: every OPEN has been answered, but where a group waits for members to
+ * come back; a stream that runs has a use for each of its slots, and knows who holds which.
  * What has to hold after every input, once all clients have gone: no connection, group, ring or open dataset is left,
- * no descriptor and no mapping.
+ * no temporary dataset, no descriptor and no mapping.
  * Threads: one, which is the loop thread and all clients; and the server's two workers. Workers make an input's
  * outcome vary a little: `settle` and `wait` wait for them, `turn` doesn't.
  * FEEDD_FUZZ_LOG=1 shows what the daemon logs. */
 #include <dirent.h>
 #include <errno.h>
+#include <ftw.h>
 #include <jansson.h>
+#include <jpeglib.h>
 #include <linux/sockios.h>
 #include <poll.h>
 #include <sanitizer/asan_interface.h>
@@ -27,6 +33,7 @@
 
 #include "clock.h"
 #include "connection.h"
+#include "control.h"
 #include "fuzz.h"
 #include "group.h"
 #include "log.h"
@@ -36,11 +43,19 @@
 #include "token.h"
 #include "wire.h"
 
-#define CLIENTS     4u
+#define CLIENTS     5u
 #define VIEWS       8u   /* streams that a client keeps track of */
 #define HELD_MAX    256u /* batches that it may hold of each: more slots than ring_memory_max allows */
-#define SIDE        4u   /* images are SIDE x SIDE */
+#define SIDE        4u   /* digits are SIDE x SIDE */
 #define LABELS      10u
+#define PHOTO_SIDE  8u  /* of photos but for WIDE_PHOTO; each is of one gray, so that scaling doesn't change it */
+#define PHOTOS      18u /* in class folders of PHOTO_CLASS */
+#define PHOTO_CLASS 6u
+#define CUT_PHOTO   7u  /* a file that ends early, and in the list one that isn't there */
+#define WIDE_PHOTO  11u /* twice as wide: bad where nothing is resized */
+#define ROTTEN      16u /* photos of the dataset of which all but the first two are cut: more than is tolerated */
+#define RINGS       64u /* of groups that an input remembers, and how many batches of each */
+#define RING_SEQS   512u
 #define SETTLE_NS   (10 * 1000000000ull) /* nothing here takes that long */
 #define FDS_MAX     8u                   /* that one packet carries */
 #define PACKET_ROOM (WIRE_MAX_PACKET + 64)
@@ -49,13 +64,18 @@ static const char config_text[] = "daemon:\n"
                                   "  workers: 2\n"
                                   "  ring_memory_max: 512K\n"
                                   "  dataset_memory_max: 8K\n" /* `digits` and `more` don't fit together */
-                                  "  clients_max: 3\n"         /* one fewer than CLIENTS */
+                                  "  clients_max: 4\n"         /* one fewer than CLIENTS */
                                   "  streams_per_client_max: 4\n"
+                                  "  leases_per_client_max: 160\n"
+                                  "  cache_dir: cache\n"
                                   "datasets:\n"
                                   "  digits: {reader: idx, images: digits, labels: digits-labels,\n"
                                   "           classes: [zero, one, two, three, four, five, six, seven, eight, nine]}\n"
                                   "  more: {reader: idx, images: more, labels: more-labels}\n"
-                                  "  plain: {reader: idx, images: plain}\n"
+                                  "  plain: {reader: idx, images: plain, splits: {a: 0.5, b: 0.3}}\n"
+                                  "  some: {reader: idx, images: plain, subset: indices}\n"
+                                  "  photos: {reader: folder, root: photos, splits: {most: 0.8, rest: 0.2}}\n"
+                                  "  rotten: {reader: folder, root: rotten}\n"
                                   "  bad: {reader: idx, images: digits, labels: plain-labels}\n"
                                   "  gone: {reader: idx, images: nowhere}\n"
                                   "streams:\n"
@@ -63,21 +83,70 @@ static const char config_text[] = "daemon:\n"
                                   "  once: {dataset: digits, batch_size: 64, epochs: 1, tail: partial, depth: 3}\n"
                                   "  few: {dataset: plain, batch_size: 8, epochs: 2, tail: pad, depth: 2}\n"
                                   "  bad: {dataset: bad, batch_size: 16}\n"
-                                  "  fat: {dataset: digits, batch_size: 4096, tail: pad, depth: 64}\n";
-static const char *const sources[] = {"train", "once", "few",   "bad",  "fat",   "digits",
-                                      "more",  "gone", "plain", "none", "train "};
+                                  "  fat: {dataset: digits, batch_size: 4096, tail: pad, depth: 64}\n"
+                                  "  both: {dataset: digits, batch_size: 16, depth: 3, share: broadcast, members: 2}\n"
+                                  "  later: {dataset: plain/a, batch_size: 2, depth: 3, order: shuffle, epochs: 9,\n"
+                                  "          share: broadcast, join: next-epoch}\n"
+                                  "  small: {dataset: photos, batch_size: 4, tail: pad, depth: 4,\n"
+                                  "          transform: {resize: 7, center_crop: [5, 6], flip: 0.5}}\n"
+                                  "  black: {dataset: photos/most, batch_size: 3, order: shuffle, on_error: zero}\n"
+                                  "  strict: {dataset: photos, batch_size: 2, on_error: fail, share: broadcast}\n"
+                                  "  rot: {dataset: rotten, batch_size: 2, epochs: 1, depth: 3, on_error: zero}\n"
+                                  "  rots: {dataset: rotten, batch_size: 8, share: broadcast, members: 2}\n";
+
+/* @: the temporary folder. Others are names of the configuration, and of nothing. */
+static const char *const sources[] = {
+    "train",        "once",    "few",    "bad",     "fat",         "digits",     "more",     "gone",
+    "plain",        "none",    "train ", "both",    "later",       "small",      "black",    "strict",
+    "rot",          "rots",    "photos", "rotten",  "@/photos",    "@/list.tsv", "@/rotten", "@/nowhere",
+    "@/feedd.conf", "plain/b", "some",   "plain/d", "photos/rest",
+};
 #define SOURCE_COUNT (sizeof(sources) / sizeof(sources[0]))
+static const char *const groups[] = {NULL, "", "a", "b", "train", "both"};
+#define GROUP_COUNT (sizeof(groups) / sizeof(groups[0]))
+
+/* What a dataset holds. Those at paths are found by the path's end. */
+enum content { DIGITS, IN_CLASSES, IN_LIST, IN_ROTTEN };
+static const struct known {
+    const char *name;
+    enum content content;
+    uint32_t sample_count;
+    int has_labels;
+} known_datasets[] = {
+    {"digits", DIGITS, 200, 1},       {"more", DIGITS, 180, 1},          {"plain", DIGITS, 20, 0},
+    {"some", DIGITS, 20, 0},          {"photos", IN_CLASSES, PHOTOS, 1}, {"rotten", IN_ROTTEN, ROTTEN, 1},
+    {"list.tsv", IN_LIST, PHOTOS, 1},
+};
+
+/* What the members of one group have seen of its stream. */
+struct shared {
+    uint64_t nonce;           /* of no other ring */
+    uint32_t attached;        /* members that said so, whether they are still there or not */
+    uint64_t seen[RING_SEQS]; /* by seq: a hash of slot and record; 0: nobody has seen it */
+};
+
+/* What OPEN said. */
+struct asked {
+    int join;    /* enum feedd_join; 0: not said, or it doesn't hold */
+    int no_fail; /* a bad sample is no reason to fail */
+};
 
 /* A stream as a client sees it. */
 struct view {
     uint32_t number;
+    const struct known *dataset;
+    uint32_t height, width;
+    struct asked asked;
+    struct shared *shared; /* NULL: private, or more than RINGS of them */
+    int begun;             /* a batch has come */
     int meta_fd, ring_fd;
     uint32_t depth, batch_size;
     uint64_t slot_bytes, record_bytes, sample_count, fingerprint, nonce;
-    int has_labels, sequential;
+    int sequential;
     uint32_t world_size;
     int attached, ended, closed; /* ATTACH sent; END received; CLOSE sent, or told that it failed */
-    int lost;                    /* released what it wasn't told of: it doesn't know any more what it holds */
+    int broke;                   /* sent what breaks the protocol, unless the stream has failed before */
+    int lost;                    /* released or closed what it wasn't told of: it doesn't know any more what it holds */
     uint64_t next_seq;           /* of the batch that is announced next, and where it begins */
     uint64_t next_epoch, next_position;
     uint32_t held;
@@ -87,11 +156,23 @@ struct view {
     } batches[HELD_MAX];
 };
 
+/* What libfeedd remembers of a group, to come back to it when the daemon does. */
+struct memory {
+    uint64_t incarnation; /* 0: none */
+    uint32_t members;
+    int started; /* it had been told of batches */
+    struct token token;
+};
+
 struct client {
     int fd; /* -1: not connected */
     int welcomed;
-    int doomed;   /* broke the protocol: has to be closed as soon as the daemon has read everything */
-    uint32_t fds; /* descriptors that go with the next packet */
+    int doomed;              /* broke the protocol: has to be closed as soon as the daemon has read everything */
+    uint32_t fds;            /* descriptors that go with the next packet */
+    uint32_t request;        /* of the last OPEN */
+    struct asked asked[256]; /* by the low byte of the request */
+    struct memory memory;
+    uint8_t closed_early[128]; /* by number: CLOSE was sent before STREAM was read; it may have come in time */
     uint32_t view_count;
     struct view views[VIEWS];
 };
@@ -99,11 +180,11 @@ struct client {
 static struct server *server;
 static struct config *config;
 static char folder[] = "/tmp/feedd-fuzz-XXXXXX"; /* not in $TMPDIR: a socket's name is short */
-static const char *const files[] = {"feedd.conf", "digits",       "digits-labels", "more",       "more-labels",
-                                    "plain",      "plain-labels", "socket",        "socket.lock"};
 static int fds_without_server, fds_idle;
 static uint32_t starving; /* as op_starve() says */
 static struct client clients[CLIENTS];
+static struct shared rings[RINGS];
+static uint32_t ring_count;
 static uint8_t packet_room[PACKET_ROOM];
 static struct wire_arena answers; /* what clients unpack */
 
@@ -135,14 +216,35 @@ static uint8_t pixel_of(uint64_t sample, uint64_t i)
     return (uint8_t)(sample * 31 + i * 7 + 3);
 }
 
-static int64_t label_of(uint64_t sample)
+static uint8_t gray_of(uint64_t sample)
 {
-    return (int64_t)(sample % LABELS);
+    return (uint8_t)(20 + sample * 11);
+}
+
+static int64_t label_of(const struct known *dataset, uint64_t sample)
+{
+    if (dataset->content == IN_CLASSES)
+        return (int64_t)(sample / PHOTO_CLASS);
+    if (dataset->content == IN_ROTTEN)
+        return 0;
+    return dataset->has_labels ? (int64_t)(sample % LABELS) : -1;
+}
+
+static int is_bad(const struct known *dataset, uint64_t sample, int resized)
+{
+    switch (dataset->content) {
+    case DIGITS:
+        return 0;
+    case IN_ROTTEN:
+        return sample >= 2;
+    default:
+        return sample == CUT_PHOTO || (sample == WIDE_PHOTO && !resized);
+    }
 }
 
 static const char *path_of(const char *name)
 {
-    static char path[sizeof(folder) + 32];
+    static char path[sizeof(folder) + 300];
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     return path;
 }
@@ -162,15 +264,75 @@ static void write_dataset(const char *images, const char *labels, uint8_t count)
     write_file(images, bytes, 16 + (size_t)count * SIDE * SIDE);
     uint8_t values[8 + 255] = {0, 0, 8, 1, 0, 0, 0, count};
     for (uint32_t s = 0; s < count; s++)
-        values[8 + s] = (uint8_t)label_of(s);
+        values[8 + s] = (uint8_t)(s % LABELS);
     write_file(labels, values, 8 + (size_t)count);
+}
+
+/* A photo of one gray. @param cut  bytes that its file lacks */
+static void write_photo(const char *name, uint32_t width, uint8_t gray, size_t cut)
+{
+    struct jpeg_compress_struct cinfo;
+    struct jpeg_error_mgr errors;
+    unsigned char *bytes = NULL;
+    unsigned long size = 0;
+    JSAMPLE row[2 * PHOTO_SIDE];
+    memset(row, gray, sizeof(row));
+    cinfo.err = jpeg_std_error(&errors);
+    jpeg_create_compress(&cinfo);
+    jpeg_mem_dest(&cinfo, &bytes, &size);
+    cinfo.image_width = width;
+    cinfo.image_height = PHOTO_SIDE;
+    cinfo.input_components = 1;
+    cinfo.in_color_space = JCS_GRAYSCALE;
+    jpeg_set_defaults(&cinfo);
+    jpeg_set_quality(&cinfo, 100, TRUE); /* what isn't rounded comes back as it was */
+    jpeg_start_compress(&cinfo, TRUE);
+    while (cinfo.next_scanline < PHOTO_SIDE)
+        jpeg_write_scanlines(&cinfo, &(JSAMPROW){row}, 1);
+    jpeg_finish_compress(&cinfo);
+    jpeg_destroy_compress(&cinfo);
+    write_file(name, bytes, size - cut);
+    free(bytes);
+}
+
+static void make_folder(const char *name)
+{
+    FUZZ_CHECK(mkdir(path_of(name), 0700) == 0);
+}
+
+/* Class folders of photos, a list of the same with other labels, and photos that are hardly any. */
+static void write_photos(void)
+{
+    char name[64], list[PHOTOS * 32];
+    size_t bytes = 0;
+    make_folder("photos");
+    for (uint32_t i = 0; i < PHOTOS; i++) {
+        int letter = 'a' + (int)(i / PHOTO_CLASS);
+        snprintf(name, sizeof(name), "photos/%c", letter);
+        if (i % PHOTO_CLASS == 0)
+            make_folder(name);
+        snprintf(name, sizeof(name), "photos/%c/%02u.jpg", letter, i);
+        write_photo(name, i == WIDE_PHOTO ? 2 * PHOTO_SIDE : PHOTO_SIDE, gray_of(i), i == CUT_PHOTO ? 40 : 0);
+        bytes += (size_t)sprintf(list + bytes, "%s%s\t%u\n", name, i == CUT_PHOTO ? "x" : "", i % LABELS);
+    }
+    write_file("list.tsv", list, bytes);
+    make_folder("rotten");
+    make_folder("rotten/a");
+    for (uint32_t i = 0; i < ROTTEN; i++) {
+        snprintf(name, sizeof(name), "rotten/a/%02u.jpg", i);
+        write_photo(name, PHOTO_SIDE, gray_of(i), i >= 2 ? 40 : 0);
+    }
+}
+
+static int remove_entry(const char *path, const struct stat *st, int type, struct FTW *place)
+{
+    (void)st, (void)type, (void)place;
+    return remove(path);
 }
 
 static void remove_folder(void)
 {
-    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++)
-        unlink(path_of(files[i]));
-    rmdir(folder);
+    nftw(folder, remove_entry, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 /* 0: as many descriptors as one likes; else spare - 1 more than there are. */
@@ -256,6 +418,8 @@ static void prepare(void)
     write_dataset("digits", "digits-labels", 200);
     write_dataset("more", "more-labels", 180);
     write_dataset("plain", "plain-labels", 20);
+    write_file("indices", "# of plain\n3\n3\n19\n0\n7\n", 23);
+    write_photos();
     struct feedd_error err;
     if (config_load(path_of("feedd.conf"), &config, &err) != 0) {
         fprintf(stderr, "%s\n", err.message);
@@ -275,7 +439,7 @@ static void start(void)
     fds_without_server = count_fds(0);
     server = malloc(sizeof(*server));
     FUZZ_CHECK(server != NULL);
-    if (server_init(server, config, path_of("socket"), &err) != 0) {
+    if (server_init(server, config, path_of("socket"), false, &err) != 0) {
         fprintf(stderr, "%s\n", err.message);
         abort();
     }
@@ -293,12 +457,15 @@ static int busy(void)
         return 1;
     list_each (node, after, &pipeline->groups) {
         const struct stream *stream = container_of(node, struct group, node)->stream;
-        if (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING || stream->in_flight > 0)
+        if (stream != NULL &&
+            (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING || stream->in_flight > 0))
             return 1;
     }
-    for (uint32_t i = 0; i < pipeline->dataset_count; i++)
-        if (pipeline->datasets[i].state == DATASET_OPENING || pipeline->datasets[i].state == DATASET_CLOSING)
+    list_each (node, after, &pipeline->datasets) {
+        const struct dataset *dataset = container_of(node, struct dataset, node);
+        if (dataset->state == DATASET_OPENING || dataset->state == DATASET_CLOSING)
             return 1;
+    }
     return 0;
 }
 
@@ -319,14 +486,53 @@ static int in_use(void)
     return busy() || server->connection_count > 0 || !list_empty(&server->pipeline.groups);
 }
 
+/* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
+static void check_stream(const struct stream *stream)
+{
+    const struct group *group = stream->group;
+    uint32_t leases = 0;
+    FUZZ_CHECK(stream->free_count == 0 || stream->exhausted || server->pipeline.stopping);
+    FUZZ_CHECK(stream->filled == 0 || !group_may_publish(group));
+    for (uint32_t slot = 0; slot < stream->depth; slot++) {
+        const struct placement *placement = &stream->placements[slot];
+        FUZZ_CHECK((placement->state == PLACEMENT_READY) == (placement->leases > 0));
+        leases += placement->leases;
+    }
+    list_each (node, after, &group->members) {
+        const struct member *member = container_of(node, struct member, node);
+        FUZZ_CHECK(member->lease_count <= stream->depth && member->lease_count <= leases);
+        leases -= member->lease_count;
+    }
+    FUZZ_CHECK(leases == 0);
+}
+
+/* Nothing is under way: nobody waits for an answer that can't come, and streams are in order. */
+static void check_settled(void)
+{
+    list_each (node, after, &server->pipeline.groups) {
+        const struct group *group = container_of(node, struct group, node);
+        FUZZ_CHECK(group->member_count > 0 && !group->announcing);
+        FUZZ_CHECK(group->stream != NULL || group->member_count < group->form_members);
+        if (group->stream != NULL && stream_is_open(group->stream))
+            check_stream(group->stream);
+    }
+    list_each (node, after, &server->connections) {
+        list_each (stream_node, stream_after, &container_of(node, struct connection, node)->streams) {
+            const struct attachment *attachment = container_of(stream_node, struct attachment, node);
+            FUZZ_CHECK(attachment->opened || attachment->member->group->stream == NULL);
+        }
+    }
+}
+
 static void check_idle(void)
 {
     const struct pipeline *pipeline = &server->pipeline;
     FUZZ_CHECK(list_empty(&server->connections) && list_empty(&server->unflushed) && server->connection_count == 0);
     FUZZ_CHECK(list_empty(&pipeline->groups) && pipeline->ring_bytes == 0 && pipeline->dataset_bytes == 0);
-    for (uint32_t i = 0; i < pipeline->dataset_count; i++) {
-        const struct dataset *dataset = &pipeline->datasets[i];
+    list_each (node, after, &pipeline->datasets) {
+        const struct dataset *dataset = container_of(node, struct dataset, node);
         FUZZ_CHECK(dataset->state == DATASET_CLOSED && dataset->users == 0 && list_empty(&dataset->waiters));
+        FUZZ_CHECK(dataset->holders == 0 && !dataset->temporary);
     }
     check_fds(fds_idle);
 }
@@ -355,12 +561,54 @@ static void read_at(int fd, void *to, size_t bytes, uint64_t offset)
     FUZZ_CHECK(pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes);
 }
 
+static const struct known *dataset_of(const char *name)
+{
+    const char *slash = strrchr(name, '/');
+    name = slash != NULL ? slash + 1 : name;
+    for (size_t i = 0; i < sizeof(known_datasets) / sizeof(known_datasets[0]); i++)
+        if (strcmp(known_datasets[i].name, name) == 0)
+            return &known_datasets[i];
+    FUZZ_CHECK(!"one that can be opened");
+    return NULL;
+}
+
+static struct shared *ring_of(uint64_t nonce)
+{
+    for (uint32_t i = 0; i < ring_count; i++)
+        if (rings[i].nonce == nonce)
+            return &rings[i];
+    if (ring_count == RINGS)
+        return NULL;
+    memset(&rings[ring_count], 0, sizeof(rings[0]));
+    rings[ring_count].nonce = nonce;
+    return &rings[ring_count++];
+}
+
+/* A group that goes on goes on where the client stands. */
+static void remember(struct memory *memory, const Feedd__Stream *stream)
+{
+    memory->incarnation = stream->incarnation;
+    if (memory->started && memory->token.fingerprint == stream->fingerprint)
+        return;
+    memory->started = 0;
+    memory->token = (struct token){.order = (uint8_t)stream->order,
+                                   .sample_count = stream->sample_count,
+                                   .fingerprint = stream->fingerprint,
+                                   .seed = stream->seed};
+}
+
 static void on_stream(struct client *client, const Feedd__Stream *stream, struct wire_packet *packet)
 {
+    const Feedd__Field *image = stream->n_fields > 0 ? stream->fields[0] : NULL;
     uint64_t ring_bytes = stream->slot_bytes * stream->depth;
     FUZZ_CHECK(packet->fd_count == (stream->class_names_bytes > 0 ? 3u : 2u));
     FUZZ_CHECK(stream->stream >= 1 && view_of(client, stream->stream) == NULL);
-    FUZZ_CHECK(stream->depth >= 2 && stream->depth <= HELD_MAX && stream->n_fields == 3);
+    FUZZ_CHECK(stream->depth >= 2 && stream->depth <= HELD_MAX && stream->n_fields == 3 && image->n_shape == 3);
+    FUZZ_CHECK((stream->share == FEEDD_SHARE_PRIVATE || stream->share == FEEDD_SHARE_BROADCAST) &&
+               stream->group != NULL && stream->incarnation != 0);
+    FUZZ_CHECK((stream->share == FEEDD_SHARE_BROADCAST) == (stream->group[0] != '\0'));
+    if (stream->share == FEEDD_SHARE_BROADCAST)
+        remember(&client->memory, stream);
     check_sealed(packet->fds[0], (stream->record_bytes * stream->depth + SLOT_PAGE - 1) / SLOT_PAGE * SLOT_PAGE);
     check_sealed(packet->fds[1], ring_bytes + SLOT_PROOF_BYTES);
     if (packet->fd_count == 3)
@@ -370,14 +618,19 @@ static void on_stream(struct client *client, const Feedd__Stream *stream, struct
     struct view *view = &client->views[client->view_count++];
     memset(view, 0, offsetof(struct view, batches));
     view->number = stream->stream;
+    view->lost = stream->stream < sizeof(client->closed_early) && client->closed_early[stream->stream];
     view->depth = stream->depth;
     view->batch_size = stream->batch_size;
     view->slot_bytes = stream->slot_bytes;
     view->record_bytes = stream->record_bytes;
     view->sample_count = stream->sample_count;
     view->fingerprint = stream->fingerprint;
-    view->has_labels = stream->class_count > 0;
-    view->sequential = stream->order == FEEDD_ORDER_SEQUENTIAL;
+    view->dataset = dataset_of(stream->dataset);
+    view->height = (uint32_t)image->shape[0];
+    view->width = (uint32_t)image->shape[1];
+    view->sequential = stream->order == FEEDD_ORDER_SEQUENTIAL && stream->sample_count == view->dataset->sample_count;
+    view->asked = client->asked[stream->request & 255];
+    view->asked.no_fail &= view->dataset->content != IN_ROTTEN && view->batch_size <= PHOTOS;
     view->world_size = stream->world_size;
     view->next_epoch = stream->start_epoch;
     view->next_position = stream->start_position;
@@ -387,6 +640,9 @@ static void on_stream(struct client *client, const Feedd__Stream *stream, struct
         close(packet->fds[2]);
     packet->fd_count = 0; /* taken */
     read_at(view->ring_fd, &view->nonce, sizeof(view->nonce), ring_bytes);
+    if (stream->share == FEEDD_SHARE_BROADCAST)
+        view->shared = ring_of(view->nonce);
+    view->begun = stream->share == FEEDD_SHARE_PRIVATE; /* it begins with batch 0, where it was said */
 }
 
 /* The daemon has closed the connection, though the client may not have read that far: nothing is held any more. */
@@ -396,28 +652,93 @@ static int hung_up(const struct client *client)
     return poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & POLLHUP) != 0;
 }
 
+/* Sample i of a batch. */
+static void check_sample(const struct view *view, const struct slot_record *record, uint64_t record_at,
+                         uint64_t slot_at, uint32_t i)
+{
+    enum { MOST = 3 * 2 * PHOTO_SIDE * PHOTO_SIDE };
+    const struct known *dataset = view->dataset;
+    uint32_t bytes = view->height * view->width * (dataset->content == DIGITS ? 1 : 3), flags;
+    int resized = view->height != PHOTO_SIDE;
+    uint8_t pixels[MOST];
+    int64_t label, index, listed;
+    uint64_t index_at = record_at + sizeof(*record);
+    FUZZ_CHECK(bytes <= MOST);
+    read_at(view->meta_fd, &listed, sizeof(listed), index_at + i * sizeof(listed));
+    read_at(view->meta_fd, &flags, sizeof(flags), index_at + view->batch_size * sizeof(listed) + i * sizeof(flags));
+    read_at(view->ring_fd, pixels, bytes, slot_at + record->extents[0].offset + i * (uint64_t)bytes);
+    read_at(view->ring_fd, &label, sizeof(label), slot_at + record->extents[1].offset + i * sizeof(label));
+    read_at(view->ring_fd, &index, sizeof(index), slot_at + record->extents[2].offset + i * sizeof(index));
+    FUZZ_CHECK(index == listed && index >= 0 && (uint64_t)index < dataset->sample_count);
+    FUZZ_CHECK(((flags & FEEDD_SAMPLE_PADDING) != 0) == (i >= record->valid));
+    if (view->sequential && i < record->valid && (flags & FEEDD_SAMPLE_SUBSTITUTED) == 0)
+        FUZZ_CHECK((uint64_t)index == record->position + i);
+    FUZZ_CHECK(((flags & FEEDD_SAMPLE_ZEROED) != 0) == is_bad(dataset, (uint64_t)index, resized));
+    FUZZ_CHECK(label == (flags & FEEDD_SAMPLE_ZEROED ? -1 : label_of(dataset, (uint64_t)index)));
+    for (uint32_t p = 0; p < bytes; p++)
+        FUZZ_CHECK(pixels[p] == (flags & FEEDD_SAMPLE_ZEROED  ? 0
+                                 : dataset->content == DIGITS ? pixel_of((uint64_t)index, p)
+                                                              : gray_of((uint64_t)index)));
+}
+
 /* One batch that the client holds, as its record and its slot have it. */
 static void check_batch(const struct view *view, struct held held)
 {
     struct slot_record record;
-    uint8_t pixels[SIDE * SIDE];
-    int64_t label, index, listed;
     uint64_t record_at = held.slot * view->record_bytes, slot_at = held.slot * view->slot_bytes;
     read_at(view->meta_fd, &record, sizeof(record), record_at);
     FUZZ_CHECK(record.seq == held.seq && record.count >= 1 && record.count <= view->batch_size);
     FUZZ_CHECK(record.valid <= record.count && record.used_bytes <= view->slot_bytes);
-    for (uint32_t i = 0; i < record.count; i += 1 + record.count / 4) { /* some of them: this is not what takes time */
-        read_at(view->meta_fd, &listed, sizeof(listed), record_at + sizeof(record) + i * sizeof(listed));
-        read_at(view->ring_fd, pixels, sizeof(pixels), slot_at + record.extents[0].offset + i * sizeof(pixels));
-        read_at(view->ring_fd, &label, sizeof(label), slot_at + record.extents[1].offset + i * sizeof(label));
-        read_at(view->ring_fd, &index, sizeof(index), slot_at + record.extents[2].offset + i * sizeof(index));
-        FUZZ_CHECK(index == listed && index >= 0 && (uint64_t)index < view->sample_count);
-        if (view->sequential && i < record.valid)
-            FUZZ_CHECK((uint64_t)index == record.position + i);
-        FUZZ_CHECK(label == (view->has_labels ? label_of((uint64_t)index) : -1));
-        for (uint32_t p = 0; p < SIDE * SIDE; p++)
-            FUZZ_CHECK(pixels[p] == pixel_of((uint64_t)index, p));
+    for (uint32_t i = 0; i < record.count; i += 1 + record.count / 4) /* some of them: this is not what takes time */
+        check_sample(view, &record, record_at, slot_at, i);
+}
+
+/* All members of a group get the same, in the same slot. */
+static void check_shared(struct view *view, struct held held)
+{
+    struct slot_record record;
+    int64_t index = 0;
+    read_at(view->meta_fd, &record, sizeof(record), held.slot * view->record_bytes);
+    read_at(view->meta_fd, &index, sizeof(index), held.slot * view->record_bytes + sizeof(record));
+    const uint64_t values[] = {held.slot,    record.epoch, record.position, record.next_epoch, record.next_position,
+                               record.count, record.valid, (uint64_t)index};
+    uint64_t hash = 14695981039346656037u; /* FNV-1a */
+    for (size_t i = 0; i < sizeof(values) / sizeof(values[0]); i++)
+        hash = (hash ^ values[i]) * 1099511628211u;
+    hash |= 1;
+    if (view->shared == NULL || held.seq >= RING_SEQS)
+        return;
+    uint64_t *seen = &view->shared->seen[held.seq];
+    FUZZ_CHECK(*seen == 0 || *seen == hash);
+    *seen = hash;
+}
+
+/* The first batch of all: behind a gate, as many as it waits for have come. */
+static void check_gate(const struct view *view)
+{
+    list_each (node, after, &server->pipeline.groups) {
+        const struct group *group = container_of(node, struct group, node);
+        if (group->stream == NULL || group->stream->ring == NULL || group->stream->ring->nonce != view->nonce ||
+            group->spec.join != FEEDD_JOIN_GATE || group->form_started || view->shared == NULL)
+            continue;
+        FUZZ_CHECK(view->shared->attached >= group->spec.members);
     }
+}
+
+/* Where a member of a group begins. */
+static void begin(struct view *view, struct held held)
+{
+    struct slot_record record;
+    read_at(view->meta_fd, &record, sizeof(record), held.slot * view->record_bytes);
+    view->begun = 1;
+    view->next_seq = held.seq;
+    if (held.seq == 0) {
+        check_gate(view);
+        return; /* where the stream was said to begin */
+    }
+    FUZZ_CHECK(view->asked.join != FEEDD_JOIN_NEXT_EPOCH || view->world_size > 1 || record.position == 0);
+    view->next_epoch = record.epoch;
+    view->next_position = record.position;
 }
 
 /* One rank of one: a batch begins where the one before it has ended. */
@@ -433,6 +754,15 @@ static void check_place(struct view *view, struct held held)
     view->next_position = record.next_position;
 }
 
+static void advance_memory(struct memory *memory, const struct view *view, struct held held)
+{
+    struct slot_record record;
+    read_at(view->meta_fd, &record, sizeof(record), held.slot * view->record_bytes);
+    memory->started = 1;
+    memory->token.epoch = record.next_epoch;
+    memory->token.position = record.next_position;
+}
+
 static void on_ready(struct client *client, const Feedd__Ready *ready)
 {
     struct view *view = view_of(client, ready->stream);
@@ -442,14 +772,26 @@ static void on_ready(struct client *client, const Feedd__Ready *ready)
         return;
     for (size_t i = 0; i < ready->n_slots; i++) {
         struct held held = {ready->slots[i], ready->seqs[i]};
+        if (!view->begun)
+            begin(view, held);
         FUZZ_CHECK(held.slot < view->depth && held.seq == view->next_seq++ && view->held < view->depth);
         for (uint32_t h = 0; h < view->held; h++)
             FUZZ_CHECK(view->batches[h].slot != held.slot);
         view->batches[view->held++] = held;
         check_batch(view, held);
+        check_shared(view, held);
         if (view->world_size == 1)
             check_place(view, held);
+        if (view->shared != NULL && client->memory.token.fingerprint == view->fingerprint)
+            advance_memory(&client->memory, view, held);
     }
+}
+
+static void on_members(struct client *client, const Feedd__Members *members)
+{
+    const struct view *view = view_of(client, members->stream);
+    FUZZ_CHECK(view != NULL && view->attached && members->count >= 1 && members->count <= FEEDD_MAX_MEMBERS);
+    client->memory.members = members->count;
 }
 
 static void on_end(struct client *client, const Feedd__End *end)
@@ -465,9 +807,15 @@ static void on_report(const Feedd__Report *report, const struct wire_packet *pac
     FUZZ_CHECK(packet->fd_count == 1 && report->bytes < sizeof(text));
     check_sealed(packet->fds[0], report->bytes);
     read_at(packet->fds[0], text, report->bytes, 0);
-    json_t *json = json_loadb(text, report->bytes, 0, NULL);
-    FUZZ_CHECK(json != NULL && json_array_size(json_object_get(json, "datasets")) == config->dataset_count);
-    FUZZ_CHECK(json_array_size(json_object_get(json, "clients")) >= 1);
+    json_t *json = json_loadb(text, report->bytes, 0, NULL), *error;
+    size_t i;
+    FUZZ_CHECK(json != NULL);
+    json_array_foreach (json_object_get(json, "errors"), i, error)
+        FUZZ_CHECK(json_string_length(json_object_get(error, "reason")) > 0);
+    if (json_object_get(json, "errors") == NULL) {
+        FUZZ_CHECK(json_array_size(json_object_get(json, "datasets")) >= config->dataset_count);
+        FUZZ_CHECK(json_array_size(json_object_get(json, "clients")) >= 1);
+    }
     json_decref(json);
 }
 
@@ -475,8 +823,10 @@ static void on_error(struct client *client, const Feedd__Error *error)
 {
     FUZZ_CHECK(error->status < 0 && error->message[0] != '\0' && fuzz_is_utf8(error->message));
     struct view *view = error->has_stream ? view_of(client, error->stream) : NULL;
-    if (view != NULL)
-        view->closed = 1;
+    if (view == NULL)
+        return;
+    FUZZ_CHECK(!view->asked.no_fail || (error->status != FEEDD_E_CORRUPT && error->status != FEEDD_E_UNSUPPORTED));
+    view->closed = 1;
 }
 
 static void on_packet(struct client *client, struct wire_packet *packet)
@@ -485,8 +835,9 @@ static void on_packet(struct client *client, struct wire_packet *packet)
         [WIRE_WELCOME] = &feedd__welcome__descriptor, [WIRE_STREAM] = &feedd__stream__descriptor,
         [WIRE_READY] = &feedd__ready__descriptor,     [WIRE_END] = &feedd__end__descriptor,
         [WIRE_REPORT] = &feedd__report__descriptor,   [WIRE_ERROR] = &feedd__error__descriptor,
+        [WIRE_MEMBERS] = &feedd__members__descriptor,
     };
-    FUZZ_CHECK(packet->type <= WIRE_ERROR && types[packet->type] != NULL);
+    FUZZ_CHECK(packet->type <= WIRE_MEMBERS && types[packet->type] != NULL);
     const void *message = wire_unpack(&answers, types[packet->type], packet);
     FUZZ_CHECK(message != NULL);
     FUZZ_CHECK(packet->type == WIRE_ERROR || client->welcomed == (packet->type != WIRE_WELCOME));
@@ -506,6 +857,9 @@ static void on_packet(struct client *client, struct wire_packet *packet)
         break;
     case WIRE_REPORT:
         on_report(message, packet);
+        break;
+    case WIRE_MEMBERS:
+        on_members(client, message);
         break;
     default:
         on_error(client, message);
@@ -598,7 +952,8 @@ static void op_hang_up(struct client *client, struct fuzz_input *in)
     }
     client->fd = -1;
     client->welcomed = client->doomed = 0;
-    client->fds = client->view_count = 0;
+    client->fds = client->request = client->view_count = 0;
+    memset(client->closed_early, 0, sizeof(client->closed_early));
 }
 
 static void op_shutdown(struct client *client, struct fuzz_input *in)
@@ -689,18 +1044,24 @@ static char *take_token(struct client *client, struct fuzz_input *in)
         }                                                                                                              \
     } while (0)
 
-static void op_open(struct client *client, struct fuzz_input *in)
+/* One of `sources`, with the folder's name in it. */
+static char *source_text(const char *source)
+{
+    char *text = strdup(source[0] == '@' ? path_of(source + 2) : source);
+    FUZZ_CHECK(text != NULL);
+    return text;
+}
+
+/* Sends OPEN; `open` says already with whom, or `resume` where to begin. */
+static void send_open(struct client *client, struct fuzz_input *in, Feedd__Open open)
 {
     static char transports[][5] = {"host", "ipc", "fd", ""};
-    Feedd__Open open = FEEDD__OPEN__INIT;
-    char *list[3], *source = NULL, *resume = NULL, *device = NULL;
+    char *list[3], *resume = NULL, *device = NULL;
     uint8_t pick = fuzz_byte(in);
     uint32_t present = fuzz_byte(in);
     present |= (uint32_t)fuzz_byte(in) << 8;
-    if (pick >= SOURCE_COUNT)
-        source = take_text(in);
-    open.source = source != NULL ? source : (char *)(uintptr_t)sources[pick];
-    open.request = 1;
+    open.source = pick < SOURCE_COUNT ? source_text(sources[pick]) : take_text(in);
+    open.request = ++client->request;
     TAKE(0, batch_size);
     TAKE(1, order);
     TAKE(2, tail);
@@ -722,10 +1083,64 @@ static void op_open(struct client *client, struct fuzz_input *in)
     }
     if (present >> 12 & 1)
         open.request = (uint32_t)fuzz_number(in);
+    int holds = open.has_join && !(open.has_incarnation && open.resume != NULL);
+    client->asked[open.request & 255] =
+        (struct asked){.join = holds ? (int)open.join : 0, .no_fail = strcmp(open.source, "strict") != 0};
     send_message(client, WIRE_OPEN, &open.base);
-    free(source);
+    free(open.source);
     free(resume);
     free(device);
+}
+
+static void op_open(struct client *client, struct fuzz_input *in)
+{
+    send_open(client, in, (Feedd__Open)FEEDD__OPEN__INIT);
+}
+
+/* OPEN as a member of a group: with = 1: of how many; 2: when it begins; 4: how long a gate waits; 8: it comes back as
+ * libfeedd does; 16: as a member of a group that never was; 32: of how many; 64: share isn't broadcast. */
+static void op_join(struct client *client, struct fuzz_input *in)
+{
+    Feedd__Open open = FEEDD__OPEN__INIT;
+    const struct memory *memory = &client->memory;
+    char token[FEEDD_TOKEN_TEXT], name[FEEDD_MAX_NAME + 2] = {0};
+    uint8_t with = fuzz_byte(in), group = fuzz_byte(in);
+    if (group % (GROUP_COUNT + 1) < GROUP_COUNT)
+        open.group = (char *)(uintptr_t)groups[group % (GROUP_COUNT + 1)];
+    else
+        open.group = memset(name, 'x', group < 128 ? FEEDD_MAX_NAME : FEEDD_MAX_NAME + 1);
+    open.has_share = true;
+    open.share = FEEDD_SHARE_BROADCAST;
+    if (with & 1) {
+        open.has_members = true;
+        open.members = (uint32_t)fuzz_number(in);
+    }
+    if (with & 2) {
+        open.has_join = true;
+        open.join = (uint32_t)fuzz_number(in);
+    }
+    if (with & 4) {
+        open.has_gate_timeout_ms = true;
+        open.gate_timeout_ms = (uint32_t)fuzz_number(in);
+    }
+    if (with & 8 && memory->incarnation != 0) {
+        open.has_incarnation = open.has_incarnation_members = true;
+        open.incarnation = memory->incarnation;
+        open.incarnation_members = memory->members;
+        token_format(&memory->token, token);
+        open.resume = memory->started ? token : NULL;
+    }
+    if (with & 16) {
+        open.has_incarnation = true;
+        open.incarnation = 1 + fuzz_byte(in);
+    }
+    if (with & 32) {
+        open.has_incarnation_members = true;
+        open.incarnation_members = (uint32_t)fuzz_number(in);
+    }
+    if (with & 64)
+        open.share = (uint32_t)fuzz_number(in);
+    send_open(client, in, open);
 }
 
 static void op_attach(struct client *client, struct fuzz_input *in)
@@ -736,7 +1151,9 @@ static void op_attach(struct client *client, struct fuzz_input *in)
     attach.nonce = view->nonce ^ (fuzz_byte(in) == 255);
     if (send_message(client, WIRE_ATTACH, &attach.base) != 0 || view->closed || view == &unknown)
         return;
-    client->doomed |= attach.nonce != view->nonce || view->attached;
+    view->broke |= !view->lost && (attach.nonce != view->nonce || view->attached);
+    if (view->shared != NULL && attach.nonce == view->nonce)
+        view->shared->attached += !view->attached;
     view->attached = 1;
 }
 
@@ -771,7 +1188,7 @@ static void op_release(struct client *client, struct fuzz_input *in)
     if (send_message(client, WIRE_RELEASE, &release.base) != 0)
         return;
     if (view->held > 0 && count > 0 && !view->closed && !view->lost)
-        client->doomed |= kind == RIGHT + 1 || kind == RIGHT + 3 || kind == RIGHT + 4;
+        view->broke |= kind == RIGHT + 1 || kind == RIGHT + 3 || kind == RIGHT + 4;
     view->lost |= kind > RIGHT;
     for (uint32_t i = 0; i < count && !view->closed && !view->lost; i++)
         check_batch(view, from[i]); /* ours until the loop runs */
@@ -785,14 +1202,19 @@ static void op_close(struct client *client, struct fuzz_input *in)
     struct view *view = take_view(client, in);
     Feedd__Close message = FEEDD__CLOSE__INIT;
     message.stream = view->number;
-    if (send_message(client, WIRE_CLOSE, &message.base) == 0)
-        view->closed = 1;
+    if (send_message(client, WIRE_CLOSE, &message.base) != 0)
+        return;
+    view->closed = 1;
+    if (view == &unknown)
+        client->closed_early[view->number] = 1;
 }
 
 static void op_status(struct client *client, struct fuzz_input *in)
 {
     Feedd__Status status = FEEDD__STATUS__INIT;
-    uint32_t count = 1 + fuzz_byte(in) % 128; /* more than CONNECTION_QUEUE_MAX */
+    uint8_t byte = fuzz_byte(in);
+    uint32_t count = 1 + byte % 128; /* more than CONNECTION_QUEUE_MAX */
+    status.has_errors = status.errors = byte >= 128;
     for (status.request = 1; status.request <= count; status.request++)
         send_message(client, WIRE_STATUS, &status.base);
 }
@@ -806,15 +1228,28 @@ static void op_turn(struct client *client, struct fuzz_input *in)
         turn();
 }
 
+/* Who broke the protocol has been closed, once the daemon has read that. */
+static void check_doomed(struct client *client)
+{
+    int unread = 0;
+    if (client->fd < 0 || ioctl(client->fd, SIOCOUTQ, &unread) != 0 || unread > 0)
+        return;
+    FUZZ_CHECK(!client->doomed || hung_up(client));
+    for (uint32_t i = 0; i < client->view_count; i++)
+        for (int tries = 0; client->views[i].broke && !client->views[i].closed && !hung_up(client); tries++) {
+            FUZZ_CHECK(tries < 100);
+            op_read(client, &(struct fuzz_input){NULL, 0}); /* that it had failed */
+            turn();
+        }
+}
+
 static void op_settle(struct client *client, struct fuzz_input *in)
 {
     (void)client, (void)in;
     run_while(busy);
-    for (uint32_t c = 0; c < CLIENTS; c++) {
-        int unread = 0;
-        if (clients[c].fd >= 0 && clients[c].doomed && ioctl(clients[c].fd, SIOCOUTQ, &unread) == 0 && unread == 0)
-            FUZZ_CHECK(hung_up(&clients[c]));
-    }
+    check_settled();
+    for (uint32_t c = 0; c < CLIENTS; c++)
+        check_doomed(&clients[c]);
 }
 
 /* Workers get on, the loop doesn't: their reports and what clients send come in one round. */
@@ -847,18 +1282,17 @@ static void op_tick(struct client *client, struct fuzz_input *in)
 {
     (void)client;
     uint64_t now_ns = clock_ns();
-    uint64_t then_ns = now_ns + fuzz_byte(in) % 16 * 1000000000ull;
-    pipeline_tick(&server->pipeline, now_ns);
+    uint64_t then_ns = now_ns + fuzz_byte(in) % 16 * 1000000000ull; /* gates and groups that form, too */
+    pipeline_tick(&server->pipeline, then_ns);
     listener_resume(&server->listener);
     list_each (node, after, &server->connections)
         connection_tick(container_of(node, struct connection, node), then_ns);
 }
 
-/* The daemon stops, whatever is going on, and a new one is started for the next input. */
+/* The daemon stops, whatever is going on, and a new one takes its place. */
 static void op_stop(struct client *client, struct fuzz_input *in)
 {
     (void)client;
-    in->left = 0;
     server_stop(server);
     server_run(server);
     free(server);
@@ -866,6 +1300,7 @@ static void op_stop(struct client *client, struct fuzz_input *in)
     for (uint32_t c = 0; c < CLIENTS; c++)
         op_hang_up(&clients[c], in);
     check_fds(fds_without_server);
+    start();
 }
 
 /* seeds.py counts on this order. */
@@ -875,7 +1310,7 @@ static const struct operation {
 } operations[] = {
     {op_connect, 0}, {op_hello, 1},    {op_open, 1},    {op_attach, 1}, {op_release, 1}, {op_close, 1}, {op_status, 1},
     {op_read, 1},    {op_turn, 0},     {op_settle, 0},  {op_raw, 1},    {op_framed, 1},  {op_fds, 1},   {op_squeeze, 0},
-    {op_tick, 0},    {op_shutdown, 1}, {op_hang_up, 1}, {op_stop, 0},   {op_starve, 0},  {op_wait, 0},
+    {op_tick, 0},    {op_shutdown, 1}, {op_hang_up, 1}, {op_stop, 0},   {op_starve, 0},  {op_wait, 0},  {op_join, 1},
 };
 #define OPERATION_COUNT (sizeof(operations) / sizeof(operations[0]))
 
@@ -886,6 +1321,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         prepare();
     if (server == NULL)
         start();
+    ring_count = 0;
+    for (uint32_t c = 0; c < CLIENTS; c++)
+        memset(&clients[c].memory, 0, sizeof(clients[c].memory));
     while (in.left > 0) {
         const struct operation *operation = &operations[fuzz_byte(&in) % OPERATION_COUNT];
         struct client *client = &clients[fuzz_byte(&in) % CLIENTS];
@@ -893,8 +1331,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
             operation->run(client, &in);
     }
     starving = 0;
-    if (server == NULL)
-        return 0;
     listener_resume(&server->listener);
     for (uint32_t c = 0; c < CLIENTS; c++)
         op_hang_up(&clients[c], &in);

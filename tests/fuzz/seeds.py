@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""seeds.py FOLDER - writes the inputs that fuzzing starts from: FOLDER/wire, unpack, token, idx, config.
+"""seeds.py FOLDER - writes the inputs that fuzzing starts from: FOLDER/wire, FOLDER/unpack and so on, one a target.
 
 Each says something that its target understands, so that the fuzzer has depth to begin with. What it found from there
 is in corpus/.
@@ -18,8 +18,11 @@ def seed(target, name, data):
 
 # wire: operations as fuzz_wire.c numbers them, each with the client that it is about.
 OPERATIONS = ("connect hello open attach release close status read turn settle raw framed fds squeeze tick shutdown "
-              "hang_up stop starve wait").split()
-SOURCES = "train once few bad fat digits more gone plain none".split()
+              "hang_up stop starve wait join").split()
+SOURCES = ("train once few bad fat digits more gone plain none train_ both later small black strict rot rots photos "
+           "rotten @/photos @/list.tsv @/rotten @/nowhere @/feedd.conf plain/b some plain/d photos/rest").split()
+GROUPS = [None, "", "a", "b", "train", "both"]
+NOW, GATE, NEXT_EPOCH = 1, 2, 3
 
 
 def op(name, *taken, client=0):
@@ -52,7 +55,7 @@ def epoch(rounds=3):
 
 seed("wire", "hello", op("connect") + op("turn", 0) + op("hello", 4, *b"seed") + op("turn", 0) + op("read", 0))
 for source in SOURCES:
-    seed("wire", f"open-{source}", opened(source) + epoch() + op("close", 0) + answered())
+    seed("wire", "open-" + source.replace("/", "-"), opened(source) + epoch() + op("close", 0) + answered())
 seed("wire", "open-batch-size-1", opened("digits", 0x83, 1, 2, 2) + epoch())
 seed("wire", "open-rank", opened("train", 0x77, 7, 2, 2, 9, 1, 3) + epoch())
 seed("wire", "open-resumed", opened("train") + ask("train", 0x100, 0, 2, 1, 3, 64) + answered())
@@ -90,6 +93,110 @@ seed("wire", "stop", opened("train") + ask("train") + op("turn", 0) + op("stop")
 # READY to a client that can't be sent to any more: closing it frees both of its streams, in the middle of their list.
 seed("wire", "crash-flush-after-close", GREETED + ask("train") + ask("once") + answered() + op("shutdown", 0)
      + op("attach", 0, 0) + op("attach", 1, 0) + op("settle"))
+
+
+# Groups: what op_join() takes before what op_open() does.
+def join(source, group=None, *, members=None, when=None, timeout=None, back=False, incarnation=None, of=None,
+         share=None, present=0, values=(), client=0):
+    options = (members, when, timeout, None, incarnation, of, share)
+    flags = sum(1 << bit for bit, value in enumerate(options) if value is not None) | back << 3
+    taken = [value for value in options if value is not None]
+    return op("join", flags, GROUPS.index(group), *taken, SOURCES.index(source), present & 255, present >> 8, *values,
+              client=client)
+
+
+def greeted(*clients):
+    return b"".join(op("connect", client=c) + op("hello", 0, client=c) for c in clients)
+
+
+def all_read(*clients):
+    return op("settle") + b"".join(op("read", 0, client=c) for c in clients)
+
+
+def attached(*clients, view=0):
+    return b"".join(op("attach", view, 0, client=c) for c in clients) + all_read(*clients)
+
+
+def released(*clients, most=255, newest=0):
+    return b"".join(op("release", 0, most, newest, client=c) for c in clients) + all_read(*clients)
+
+
+def group(source, *clients, **options):
+    """From nothing to a group whose members are attached and have read what there is."""
+    return (greeted(*clients) + b"".join(join(source, client=c, **options) for c in clients) + all_read(*clients)
+            + attached(*clients))
+
+
+seed("wire", "group-gate", group("train", 0, 1, members=2) + released(0, 1) * 3 + op("close", 0, client=1)
+     + released(0) * 2)
+seed("wire", "group-late", group("train", 0) + released(0) + group("train", 1) + released(0, 1) * 3
+     + op("hang_up") + released(1) * 2)
+seed("wire", "group-next-epoch", group("later", 0) + released(0) + group("later", 1) + released(0) * 2
+     + released(0, 1) * 4)
+seed("wire", "group-configured", group("both", 0, 1) + released(0, 1) * 2 + group("both", 2))
+seed("wire", "group-crosswise", group("both", 0, 1)
+     + (op("release", 0, 1, 0) + op("release", 0, 1, 1, client=1) + all_read(0, 1)) * 5 + released(0, 1))
+seed("wire", "group-never-attached", greeted(0, 1) + join("train", "a") + join("train", "a", client=1) + all_read(0, 1)
+     + attached(0) + released(0) * 3 + op("hang_up", client=1) + released(0))
+seed("wire", "group-gate-times-out", group("train", 0, 1, members=3, timeout=232) + op("tick", 15) + all_read(0, 1))
+seed("wire", "group-gate-member-leaves", group("train", 0, members=2, when=GATE) + op("hang_up")
+     + group("train", 1, 2, members=2, when=GATE) + released(1, 2))
+seed("wire", "group-unequal", group("train", 0) + greeted(1) + join("once", "train", client=1)
+     + join("train", "train", present=1, values=(7,), client=1) + join("train", "train", members=5, client=1)
+     + join("photos", "train", client=1) + all_read(0, 1))
+seed("wire", "group-full", group("both", 0, 1, 2))
+seed("wire", "group-twice-in-one-client", greeted(0) + join("train", "a") + join("train", "a") + all_read(0)
+     + op("attach", 0, 0) + op("attach", 1, 0) + all_read(0) + released(0) * 2 + op("close", 1) + released(0))
+seed("wire", "group-five", group("small", 0, 1, 2, 3, when=NEXT_EPOCH) + released(0, 1, 2, 3) * 4)
+seed("wire", "group-one-leaves-while-opening", greeted(0, 1) + join("train") + join("train", client=1) + op("turn", 0)
+     + op("hang_up") + op("turn", 1) + all_read(1) + attached(1))
+seed("wire", "group-fails", group("strict", 0, 1) + released(0, 1) * 4 + op("status", 129) + all_read(0, 1))
+seed("wire", "group-fails-behind-gate", group("rots", 0, 1) + released(0, 1) * 3)
+seed("wire", "group-ends", group("once", 0, 1) + released(0, 1) * 3 + group("once", 2) + released(2) * 2)
+# The last batch is published between OPEN and its answer: workers have to be quick, so it is tried three times.
+SHORT = dict(present=0x91, values=(2, 1, 2))  # batches of 2, one epoch, two slots: three batches
+seed("wire", "crash-group-joined-as-it-ends",
+     (greeted(0, 1) + join("plain/b", "a", **SHORT) + all_read(0) + attached(0) + op("release", 0, 255, 0)
+      + join("plain/b", "a", **SHORT, client=1) + op("turn", 0) + all_read(0, 1) + op("hang_up")
+      + op("hang_up", client=1)) * 3)
+seed("wire", "group-arguments", greeted(0) + join("train", members=255, when=9) + join("train", when=GATE)
+     + join("train", share=1) + join("train", share=3) + join("none") + op("turn", 1) * 3 + all_read(0))
+seed("wire", "group-resumed", group("train", 0) + released(0) + op("close", 0)
+     + join("train", present=0x100, values=(0, 2, 1, 0, 64)) + all_read(0)
+     + join("train", present=0x100, values=(0, 2, 1, 0, 32)) + all_read(0))
+seed("wire", "group-comes-back", group("train", 0, 1, members=2) + released(0, 1) + released(0) + op("stop")
+     + greeted(0, 1) + join("train", members=2, back=True) + all_read(0)
+     + join("train", members=2, back=True, client=1) + all_read(0, 1) + attached(0, 1) + released(0, 1) * 3)
+seed("wire", "group-comes-back-in-part", group("train", 0, 1) + released(0, 1) + op("stop") + greeted(0, 1)
+     + join("train", back=True) + all_read(0) + op("tick", 11) + all_read(0) + attached(0) + released(0)
+     + join("train", back=True, client=1) + all_read(1) + released(0) * 2)
+seed("wire", "group-came-back-never-attached", group("train", 0, 1) + released(0, 1) + op("stop") + greeted(0, 1)
+     + join("train", back=True) + join("train", back=True, client=1) + all_read(0, 1) + attached(0) + op("tick", 12)
+     + all_read(0) + attached(1) + released(0, 1) * 2)
+seed("wire", "group-of-others", greeted(0, 1) + join("train", incarnation=7, of=2) + all_read(0)
+     + join("train", client=1) + all_read(0, 1) + attached(0, 1)
+     + join("train", incarnation=8, present=0x100, values=(0, 2, 1, 0, 32), client=1) + all_read(1))
+seed("wire", "group-forms-alone", greeted(0) + join("train", incarnation=7, of=4) + all_read(0) + op("status", 0)
+     + all_read(0) + op("hang_up"))
+for source, name in (("photos", "path-shared"), ("list.tsv", "path-list-shared"),
+                     ("rotten", "crash-goes-on-after-failing")):
+    seed("wire", name, group(f"@/{source}", 0, 1, present=1, values=(2,)) + released(0, 1) * 4
+         + op("status", 0) + op("status", 128) + all_read(0, 1))
+# A dataset at a path goes with its last user, also when the OPEN fails that brought it, and not before.
+seed("wire", "crash-path-refused", greeted(0) + ask("@/photos", 128, 1) + op("turn", 1) + all_read(0))
+seed("wire", "crash-path-forgotten", greeted(0, 1)
+     + join("@/photos", incarnation=7, of=2, present=1, values=(2,)) + op("turn", 1)
+     + ask("@/photos", 1, 2, client=1) + all_read(0, 1) + op("close", 0, client=1) + all_read(1)
+     + op("tick", 12) + all_read(0) + attached(0))
+# Both members of one client go when telling the first one fails.
+seed("wire", "crash-gone-while-opening", greeted(0) + join("train", "a") + join("train", "a") + op("turn", 1)
+     + op("shutdown", 0) + all_read(0))
+seed("wire", "crash-gone-while-failing", greeted(0) + join("bad", "a") + join("bad", "a") + op("turn", 1)
+     + op("shutdown", 0) + all_read(0))
+seed("wire", "crash-gone-while-timing-out", greeted(0) + join("train", "a", members=4, timeout=3)
+     + join("train", "a", members=4, timeout=3) + all_read(0) + op("shutdown", 0) + op("tick", 9) + all_read(0))
+seed("wire", "crash-gone-while-forming", greeted(0) + join("train", "a", members=4, timeout=3) + all_read(0)
+     + join("train", "b", incarnation=7, of=3) + op("turn", 1) + op("shutdown", 0) + op("tick", 9) + all_read(0))
 
 
 # unpack: protobuf by hand.
@@ -174,6 +281,54 @@ dataset("disagree", images, idx(8, (4,), bytes(4)))
 dataset("disagree-gzip", images, idx(8, (4,), bytes(4)), packing=1)
 dataset("trailing", images + b"x", labels)
 dataset("trailing-gzip", images + b"x", labels, packing=1)
+
+# list: flags, classes, text.
+for name, content in {
+    "plain": b"a\t1\nsub/b\t0\n",
+    "floats": b"# one turns all\na\t1\nin\t-0.5\nout\t1e-3\n",
+    "crlf": b"a\t0\r\n\r\nin\t3",
+    "no-labels": b"\xef\xbb\xbfa\nsub/b\nsub\npipe\nnone\n",
+    "mixed": b"a\t1\nin\n",
+    "tabs": b"a\t1\t2\n",
+    "empty": b"#\n\n",
+    "leads-out": b"../c\t1\nsub/../../c\t1\n/etc/passwd\t1\n",
+    "nul": b"a\0b\t1\n",
+    "negative": b"a\t-1\nin\t-2\n",
+    "long": b"a\t9223372036854775807\nin\t9223372036854775808\n",
+    "huge": b"a\t1e39\n",
+    "blank": b" a \t 1\n",
+    "no-label": b"a\t\n",
+}.items():
+    seed("list", name, b"\0\0" + content)
+    seed("list", f"{name}-classes", b"\1\2" + content)
+seed("list", "words", b"\2\0\0" + b"1\n\1\3\2/a\t7\n")
+
+# index: flags, additions, changes.
+seed("index", "real", b"\3\0")
+seed("index", "raw", b"\7" + bytes(72))
+for offset in range(0, 72, 8):
+    seed("index", f"header-{offset}", bytes([3, 0, 0, offset, 1]))
+    seed("index", f"header-{offset}-damaged", bytes([0, 0, 0, offset, 1]))
+for offset in range(72, 72 + 4 * 40 + 6 * 24, 8):  # four folders and six samples
+    seed("index", f"tables-{offset}", bytes([3, 0, offset >> 8, offset & 255, 2]))
+seed("index", "cut", bytes([3, 0, 128, 100]))
+seed("index", "longer", bytes([3, 0, 131, 0]))
+for number in range(12):
+    seed("index", f"added-{number}", bytes([3, 2, 2, 2, 60 + 12 + number, 0, 4, 0, 5]) + b"1.jpg")
+    seed("index", f"added-sample-{number}", bytes([3, 1, 0, 1, 9, 60 + 12 + number]))
+
+# jpeg: sides, colour space, sampling, coding, quality, noise; edits of three bytes; choices.
+for i, recipe in enumerate([
+    (7, 7, 0, 0, 0, 99, 0), (30, 20, 0, 5, 0, 90, 1), (30, 20, 0, 1, 1, 90, 1), (17, 33, 1, 0, 0, 95, 9),
+    (12, 40, 2, 0, 1, 50, 3), (9, 9, 3, 0, 0, 75, 1), (9, 9, 4, 0, 0, 75, 1), (24, 24, 0, 5, 2, 80, 1),
+    (24, 24, 0, 5, 4, 80, 1), (24, 24, 0, 3, 16, 80, 1), (24, 24, 0, 0, 32, 80, 1), (0, 47, 2, 0, 0, 10, 1),
+    (47, 0, 0, 15, 12, 10, 1),
+]):
+    for name, choices in {"whole": (0, 0, 0, 0, 0, 0, 0, 0), "resized": (101, 30, 20, 25, 1, 2, 3, 0),
+                          "crop": (60, 128, 3, 200, 0, 0, 0, 0), "grown": (255, 200, 64, 60, 0, 0, 0, 0)}.items():
+        seed("jpeg", f"{i:02}-{name}", bytes(recipe + choices))
+    seed("jpeg", f"{i:02}-cut", bytes(recipe) + b"\xff\x40\0" + bytes(8))
+    seed("jpeg", f"{i:02}-damaged", bytes(recipe) + b"\1\x60\x55\0\xa5\xff" + bytes(8))
 
 # config
 FASHION = "datasets:\n  fashion:\n    reader: idx\n    images: a.gz\n"

@@ -29,8 +29,10 @@ class Error(Structure):
 class Options(Structure):
     _fields_ = [
         ("size", c_size_t), ("batch_size", c_uint32), ("order", c_int32), ("tail", c_int32), ("has_seed", c_int32),
-        ("seed", c_uint64), ("has_epochs", c_int32), ("epochs", c_uint64), ("rank", c_uint32), ("world_size", c_uint32),
-        ("depth", c_uint32), ("resume_force", c_int32), ("resume", c_char_p), ("device", c_char_p),
+        ("seed", c_uint64), ("has_epochs", c_int32), ("rank", c_uint32), ("epochs", c_uint64), ("world_size", c_uint32),
+        ("depth", c_uint32), ("resume", c_char_p), ("resume_force", c_int32), ("share", c_int32), ("device", c_char_p),
+        ("group", c_char_p), ("members", c_uint32), ("join", c_int32), ("gate_timeout_ms", c_uint32),
+        ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32),
     ]  # fmt: skip
 
 
@@ -44,8 +46,8 @@ class Schema(Structure):
         ("field_count", c_uint32), ("fields", POINTER(Field)),
         ("class_count", c_uint32), ("class_names", POINTER(c_char_p)),
         ("batch_size", c_uint32), ("depth", c_uint32), ("rank", c_uint32), ("world_size", c_uint32), ("order", c_int32),
-        ("tail", c_int32), ("seed", c_uint64), ("epochs", c_uint64), ("slot_bytes", c_uint64), ("transport", c_char_p),
-        ("mode_reason", c_char_p),
+        ("tail", c_int32), ("seed", c_uint64), ("epochs", c_uint64), ("share", c_int32), ("group", c_char_p),
+        ("slot_bytes", c_uint64), ("transport", c_char_p), ("mode_reason", c_char_p),
     ]  # fmt: skip
 
 
@@ -70,6 +72,8 @@ class Stats(Structure):
         ("wait_ns", c_uint64),
         ("held", c_uint32),
         ("ready", c_uint32),
+        ("members", c_uint32),
+        ("reconnects", c_uint32),
     ]
 
 

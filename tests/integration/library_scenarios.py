@@ -442,6 +442,8 @@ def daemon_stops(path, dataset):
     stream = client.open("small", depth=6, batch_size=100)
     fd = stream.fd()
     other = client.open("small", depth=4, order=oracle.SHUFFLE)
+    while other.stats().ready < 4:
+        client.status_json()  # receives what has come in
     stop_daemon(client, stream, path)
     for seq in range(1, 6):
         assert select.select([fd], [], [], 10)[0]

@@ -13,7 +13,7 @@ import struct
 HEADER = struct.Struct("<HHHH")
 MAGIC, VERSION = 0xFEED, 1
 MAX_PACKET = 65536
-HELLO, WELCOME, OPEN, STREAM, ATTACH, READY, RELEASE, END, CLOSE, STATUS, REPORT, ERROR = range(1, 13)
+HELLO, WELCOME, OPEN, STREAM, ATTACH, READY, RELEASE, END, CLOSE, STATUS, REPORT, ERROR, MEMBERS = range(1, 14)
 
 E_ARGUMENT, E_NOT_FOUND, E_LIMIT, E_MEMORY, E_CORRUPT, E_UNSUPPORTED = -1, -2, -4, -5, -7, -8
 E_VERSION, E_PROTOCOL, E_TIMEOUT, E_TOKEN, E_SHUTDOWN, E_DEVICE = -9, -10, -12, -14, -17, -18
@@ -21,7 +21,8 @@ E_VERSION, E_PROTOCOL, E_TIMEOUT, E_TOKEN, E_SHUTDOWN, E_DEVICE = -9, -10, -12, 
 # numbers of OPEN's fields
 OPEN_FIELDS = {
     "request": 1, "source": 2, "batch_size": 3, "order": 4, "tail": 5, "seed": 6, "epochs": 7, "rank": 8,
-    "world_size": 9, "depth": 10, "resume": 11, "resume_force": 12, "device": 13, "transports": 14,
+    "world_size": 9, "depth": 10, "resume": 11, "resume_force": 12, "device": 13, "transports": 14, "share": 15,
+    "group": 16, "members": 17, "join": 18, "gate_timeout_ms": 19, "incarnation": 20, "incarnation_members": 21,
 }  # fmt: skip
 
 
@@ -162,9 +163,13 @@ class Client:
         assert (magic, version, header_flags) == (MAGIC, VERSION, 0)
         return Packet(type_, decode(data[HEADER.size :]), fds)
 
-    def expect(self, type_, timeout=10):
+    def expect_any(self, timeout=10):
         packet = self.receive(timeout)
         assert packet is not None, "the connection was closed"
+        return packet
+
+    def expect(self, type_, timeout=10):
+        packet = self.expect_any(timeout)
         assert packet.type == type_, refusal(packet) if packet.type == ERROR else packet
         return packet
 
@@ -257,6 +262,7 @@ class Stream:
         self.nonce = struct.unpack_from("<Q", self.ring, self.ring_bytes - 4096)[0]
         self.ready = []
         self.ended = False
+        self.members = 0  # of the group, as last told
         if attach:
             self.attach()
 
@@ -276,6 +282,9 @@ class Stream:
         assert packet.one(1) == self.number
         if packet.type == END:
             self.ended = True
+            return
+        if packet.type == MEMBERS:
+            self.members = packet.one(2)
             return
         assert packet.type == READY and not self.ended
         slots, seqs = unpack(packet.one(2)), unpack(packet.one(3))

@@ -18,7 +18,8 @@ NOTICE_S = 2  # within which the daemon has to notice a death
 
 
 def idle(report):
-    return not report["clients"] and not report["streams"] and report["memory"]["ring_bytes"] == 0
+    closed = all(d["state"] == "closed" for d in report["datasets"])
+    return closed and not report["clients"] and not report["streams"] and report["memory"]["ring_bytes"] == 0
 
 
 def stream_of(report, pid):
@@ -177,7 +178,7 @@ def test_gone_when_it_is_told(feedd, small):
             with Client(feedd.socket) as client:
                 streams = [Stream(client, "train", attach=False) for _ in range(3)]
                 feedd.wait_report(
-                    lambda r: len(r["streams"]) == 4 and all(s["ready"] == s["depth"] for s in r["streams"][1:]),
+                    lambda r: len(r["streams"]) == 4 and all(s["filled"] == s["depth"] for s in r["streams"][1:]),
                     what="three full rings",
                 )
                 client.socket.shutdown(socket.SHUT_RD)

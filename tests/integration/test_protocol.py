@@ -245,11 +245,11 @@ def test_release_twice(feedd, neighbour):
 
 
 def test_release_before_it_was_told(feedd, neighbour):
-    """Batches are ready in the ring, but without ATTACH they are not announced: not this client's to give back."""
+    """Batches stand filled in the ring, but without ATTACH they are not published: not this client's to give back."""
     with Client(feedd.socket) as client:
         stream = Stream(client, "tiny", attach=False)
         feedd.wait_report(
-            lambda r: any(s["dataset"] == "tiny" and s["ready"] > 0 for s in r["streams"]), what="a batch"
+            lambda r: any(s["dataset"] == "tiny" and s["filled"] > 0 for s in r["streams"]), what="a batch"
         )
         stream.release_pairs([(0, 0)])
         client.expect_closed(E_PROTOCOL, "slot 0", "batch 0", "does not hold")
@@ -343,7 +343,7 @@ def test_stream_without_attach(feedd, neighbour):
     """It fills its ring and stands still: no READY comes."""
     with Client(feedd.socket) as client:
         stream = Stream(client, "tiny", attach=False, depth=3)
-        feedd.wait_report(lambda r: any(s["depth"] == s["ready"] == 3 for s in r["streams"]), what="a full ring")
+        feedd.wait_report(lambda r: any(s["depth"] == s["filled"] == 3 for s in r["streams"]), what="a full ring")
         os.close(client.status().fds[0])
         stream.attach()
         assert [stream.next().seq for _ in range(3)] == [0, 1, 2]

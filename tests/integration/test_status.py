@@ -17,7 +17,7 @@ def test_report(feedd, small, tiny):
         one.release(*batches[:2])
         batches += [one.next() for _ in range(2)]
         two = Stream(client, "tiny", attach=False, batch_size=10, rank=1, world_size=2, tail=2, epochs=9, seed=5)
-        report = feedd.wait_report(lambda r: r["streams"][1]["state"] == "ended", what="the second stream's end")
+        report = feedd.wait_report(lambda r: r["streams"][1]["filled"] == 45, what="the second stream's batches")
 
         daemon = report["daemon"]
         assert (daemon["pid"], daemon["workers"], daemon["refused"]) == (feedd.pid, 2, 0)
@@ -39,14 +39,15 @@ def test_report(feedd, small, tiny):
         assert (first["batches"], first["samples"], first["epoch"], first["position"]) == (8, 512, 0, 512)
         assert (second["dataset"], second["order"], second["seed"], second["tail"]) == ("tiny", "sequential", 5, "pad")
         assert (second["rank"], second["world_size"], second["epochs"]) == (1, 2, 9)
-        assert (second["batches"], second["samples"], second["ready"]) == (45, 450, 45)
+        assert (second["state"], second["batches"], second["ready"], second["filled"]) == ("running", 0, 0, 45)
+        assert [(s["share"], s["group"], s["members"]) for s in report["streams"]] == [("private", None, 1)] * 2
 
         (shown,) = report["clients"]
         assert (shown["name"], shown["pid"], shown["uid"]) == ("looked at", os.getpid(), os.getuid())
         assert (shown["state"], shown["queued"]) == ("serving", 0)
         mine = {s["source"]: s for s in shown["streams"]}
-        assert [mine["train"][key] for key in ("attached", "held", "untold", "released")] == [True, 6, 0, 2]
-        assert [mine["tiny"][key] for key in ("attached", "held", "untold", "released")] == [False, 0, 45, 0]
+        assert [mine["train"][key] for key in ("state", "held", "untold", "released")] == ["active", 6, 0, 2]
+        assert [mine["tiny"][key] for key in ("state", "held", "untold", "released")] == ["joining", 0, 0, 0]
         for stream in one, two:
             stream.close_fds()
 
@@ -69,7 +70,7 @@ def test_text(feedd):
         done = feedd.feedctl("status")
         assert (done.returncode, done.stderr) == (0, b"")
         lines = done.stdout.decode().splitlines()
-        assert lines[0].startswith("client: client somebody[") and "4 of 4 batches" in lines[0]
+        assert lines[0].startswith("client: somebody[") and "4 of 4 batches" in lines[0]
         assert lines[1].startswith("feedd 0.1.0, pid ") and "2 workers" in lines[1]
         assert any(line.startswith("tiny ") and " open " in line for line in lines)
         assert any("somebody" in line and str(os.getpid()) in line for line in lines[2:])

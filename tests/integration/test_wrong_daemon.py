@@ -40,6 +40,7 @@ def stream(**changes):
     fields = {
         1: 1, 2: 1, 3: "data", 4: 100, 5: 0, 6: 10, 7: [field(), field(b"label", 7)], 8: 0, 9: 0, 10: BATCH, 11: 1,
         12: 1, 13: 0, 14: 1, 15: 0, 16: 1, 17: DEPTH, 18: SLOT, 19: RECORD_BYTES, 20: 0, 21: 0, 22: "host", 23: "why",
+        24: 1, 26: 1, 27: 1,
     }  # fmt: skip
     fields.update({int(key[1:]): value for key, value in changes.items()})
     return encode(fields)

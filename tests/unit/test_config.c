@@ -5,6 +5,8 @@
  * Threads: one. */
 #include <check.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <pwd.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -100,6 +102,11 @@ static const char full[] = "# a comment\n"
                            "    epochs: 3\n"
                            "    tail: partial\n"
                            "    depth: 8\n"
+                           "    share: broadcast\n"
+                           "    members: 4\n"
+                           "    join: next-epoch\n"
+                           "    on_error: zero\n"
+                           "    transform: {resize: 256, center_crop: [192, 224], flip: 0.25}\n"
                            "  fashion: {dataset: digits, batch_size: 65536, tail: pad, depth: auto}\n"
                            "daemon:\n"
                            "  socket: /run/feedd/other.sock\n"
@@ -108,15 +115,52 @@ static const char full[] = "# a comment\n"
                            "  dataset_memory_max: 512MiB\n"
                            "  clients_max: 65536\n"
                            "  streams_per_client_max: 1024\n"
+                           "  leases_per_client_max: 7\n"
+                           "  ring_memory_per_client_max: 1G\n"
+                           "  read_timeout_ms: 250\n"
+                           "  linger_s: 5\n"
+                           "  cache_dir: cache\n"
+                           "  allow: {users: [root, 4000000000], groups: [12345]}\n"
+                           "  admin: {users: [77], groups: [root]}\n"
                            "datasets:\n"
                            "  fashion:\n"
                            "    reader: idx\n"
                            "    images: /usr/share/images.gz\n"
                            "    labels: \"/usr/share/labels.gz\"\n"
                            "    classes: [T-shirt/top, 'Trouser', \"caf\\u00e9\", Trouser]\n"
+                           "    splits: {train: 0.75, val: 0.25}\n"
+                           "    allow: {groups: [root]}\n"
                            "  digits:\n"
                            "    reader: idx\n"
-                           "    images: mnist/images\n";
+                           "    images: mnist/images\n"
+                           "    subset: 0.5\n"
+                           "  photos: {reader: folder, root: photos, splits: {a: a.txt, b: /b.txt}}\n"
+                           "  faces: {reader: list, list: f/faces.tsv, root: /faces, classes: [no, yes], "
+                           "subset: some.txt}\n"
+                           "  plain: {reader: list, list: /plain.tsv}\n";
+
+static void rule_is(const struct access_rule *rule, bool everybody, uint32_t user_count, const uid_t *users,
+                    uint32_t group_count, const gid_t *groups)
+{
+    ck_assert_int_eq(rule->everybody, everybody);
+    ck_assert_uint_eq(rule->user_count, user_count);
+    ck_assert_uint_eq(rule->group_count, group_count);
+    for (uint32_t i = 0; i < user_count; i++)
+        ck_assert_uint_eq(rule->users[i], users[i]);
+    for (uint32_t i = 0; i < group_count; i++)
+        ck_assert_uint_eq(rule->groups[i], groups[i]);
+}
+
+static void selection_is(const struct reader_config *dataset, uint32_t number, const char *name, double begin,
+                         double end, const char *path)
+{
+    ck_assert_uint_lt(number, dataset->selection_count);
+    const struct reader_selection *selection = &dataset->selections[number];
+    ck_assert_pstr_eq(selection->name, name);
+    ck_assert_double_eq(selection->fraction_begin, begin);
+    ck_assert_double_eq(selection->fraction_end, end);
+    ck_assert_pstr_eq(selection->file, path);
+}
 
 START_TEST(everything_set)
 {
@@ -129,8 +173,16 @@ START_TEST(everything_set)
     ck_assert_uint_eq(c->dataset_memory_max, 536870912);
     ck_assert_uint_eq(c->clients_max, 65536);
     ck_assert_uint_eq(c->streams_per_client_max, 1024);
+    ck_assert_uint_eq(c->leases_per_client_max, 7);
+    ck_assert_uint_eq(c->ring_memory_per_client_max, 1 << 30);
+    ck_assert_uint_eq(c->read_timeout_ms, 250);
+    ck_assert_uint_eq(c->linger_s, 5);
+    snprintf(due, sizeof(due), "%s/cache", folder);
+    ck_assert_str_eq(c->cache_dir, due);
+    rule_is(&c->allow, false, 2, (const uid_t[]){0, 4000000000}, 1, (const gid_t[]){12345});
+    rule_is(&c->admin, false, 3, (const uid_t[]){77, 0, geteuid()}, 1, (const gid_t[]){0});
 
-    ck_assert_uint_eq(c->dataset_count, 2);
+    ck_assert_uint_eq(c->dataset_count, 5);
     const struct reader_config *fashion = &c->datasets[0], *digits = &c->datasets[1];
     ck_assert_str_eq(fashion->name, "fashion");
     ck_assert_ptr_eq(fashion->ops, &reader_idx);
@@ -147,6 +199,38 @@ START_TEST(everything_set)
     ck_assert_ptr_null(digits->labels);
     ck_assert_ptr_null(digits->classes);
     ck_assert_uint_eq(digits->class_count, 0);
+    const struct reader_config *photos = &c->datasets[2], *faces = &c->datasets[3], *plain = &c->datasets[4];
+    ck_assert_ptr_eq(photos->ops, &reader_folder);
+    snprintf(due, sizeof(due), "%s/photos", folder);
+    ck_assert_str_eq(photos->root, due);
+    ck_assert_ptr_eq(faces->ops, &reader_list);
+    snprintf(due, sizeof(due), "%s/f/faces.tsv", folder);
+    ck_assert_str_eq(faces->list, due);
+    ck_assert_str_eq(faces->root, "/faces");
+    ck_assert_uint_eq(faces->class_count, 2);
+    ck_assert_str_eq(faces->classes[1], "yes");
+    ck_assert_str_eq(plain->list, "/plain.tsv");
+    ck_assert_ptr_null(plain->root); /* the reader takes the list's folder */
+
+    ck_assert_uint_eq(fashion->selection_count, 3);
+    selection_is(fashion, 0, NULL, 0, 0, NULL);
+    selection_is(fashion, 1, "train", 0, 0.75, NULL);
+    selection_is(fashion, 2, "val", 0.75, 1, NULL);
+    ck_assert_uint_eq(digits->selection_count, 1);
+    selection_is(digits, 0, NULL, 0, 0.5, NULL);
+    ck_assert_uint_eq(photos->selection_count, 3);
+    selection_is(photos, 0, NULL, 0, 0, NULL);
+    snprintf(due, sizeof(due), "%s/a.txt", folder);
+    selection_is(photos, 1, "a", 0, 0, due);
+    selection_is(photos, 2, "b", 0, 0, "/b.txt");
+    snprintf(due, sizeof(due), "%s/some.txt", folder);
+    selection_is(faces, 0, NULL, 0, 0, due);
+    ck_assert_uint_eq(plain->selection_count, 1);
+    selection_is(plain, 0, NULL, 0, 0, NULL);
+
+    rule_is(&c->dataset_access[0], false, 0, NULL, 1, (const gid_t[]){0});
+    for (int i = 1; i < 5; i++)
+        rule_is(&c->dataset_access[i], true, 0, NULL, 0, NULL);
 
     ck_assert_uint_eq(c->stream_count, 2);
     const struct config_stream *s = &c->streams[0];
@@ -158,6 +242,16 @@ START_TEST(everything_set)
     ck_assert_uint_eq(s->epochs, 3);
     ck_assert_int_eq(s->tail, FEEDD_TAIL_PARTIAL);
     ck_assert_uint_eq(s->depth, 8);
+    ck_assert_uint_eq(s->selection, 0);
+    ck_assert_int_eq(s->share, FEEDD_SHARE_BROADCAST);
+    ck_assert_uint_eq(s->members, 4);
+    ck_assert_int_eq(s->join, FEEDD_JOIN_NEXT_EPOCH);
+    ck_assert_int_eq(s->on_error, FEEDD_ON_ERROR_ZERO);
+    ck_assert_int_eq(s->transform.kind, TRANSFORM_RESIZE_CENTER_CROP);
+    ck_assert_uint_eq(s->transform.resize, 256);
+    ck_assert_uint_eq(s->transform.height, 192);
+    ck_assert_uint_eq(s->transform.width, 224);
+    ck_assert_double_eq(s->transform.flip, 0.25);
     s = &c->streams[1]; /* a stream with a dataset's name, of another dataset */
     ck_assert_str_eq(s->name, "fashion");
     ck_assert_ptr_eq(s->dataset, digits);
@@ -167,6 +261,13 @@ START_TEST(everything_set)
     ck_assert_uint_eq(s->epochs, 0);
     ck_assert_int_eq(s->tail, FEEDD_TAIL_PAD);
     ck_assert_uint_eq(s->depth, 0);
+    ck_assert_int_eq(s->share, FEEDD_SHARE_PRIVATE);
+    ck_assert_uint_eq(s->members, 0);
+    ck_assert_int_eq(s->join, 0);
+    ck_assert_int_eq(s->on_error, FEEDD_ON_ERROR_SUBSTITUTE);
+    ck_assert_int_eq(s->transform.kind, TRANSFORM_NONE);
+    ck_assert_uint_eq(s->transform.resize + s->transform.height + s->transform.width, 0);
+    ck_assert_double_eq(s->transform.flip, 0);
 
     ck_assert_ptr_eq(config_dataset(c, "fashion"), fashion);
     ck_assert_ptr_eq(config_dataset(c, "digits"), digits);
@@ -189,16 +290,29 @@ START_TEST(nothing_set)
         "daemon:\n  # workers: 4\ndatasets:\nstreams:\n",
         "\xef\xbb\xbf"
         "daemon: {}\n",
-        "daemon: {workers: auto, ring_memory_max: auto, dataset_memory_max: auto}\n...\n",
+        "daemon: {workers: auto, ring_memory_max: auto, dataset_memory_max: auto, admin: {},\n"
+        "ring_memory_per_client_max: auto}\n...\n",
+        NULL, /* no file at all */
     };
     for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
-        struct config *c = load(files[i]);
+        struct config *c = NULL;
+        if (files[i] != NULL)
+            c = load(files[i]);
+        else
+            ck_assert_int_eq(config_empty(&c, NULL), 0);
+        ck_assert_str_eq(c->path, files[i] != NULL ? file : "the built-in defaults");
         ck_assert_str_eq(c->socket, "/run/feedd/feedd.sock");
         ck_assert_uint_eq(c->workers, 0);
         ck_assert_uint_eq(c->ring_memory_max, 0);
         ck_assert_uint_eq(c->dataset_memory_max, 0);
         ck_assert_uint_eq(c->clients_max, 256);
         ck_assert_uint_eq(c->streams_per_client_max, 16);
+        ck_assert_uint_eq(c->leases_per_client_max, 1024);
+        ck_assert_uint_eq(c->ring_memory_per_client_max, 0);
+        ck_assert_uint_eq(c->read_timeout_ms, 30000);
+        ck_assert_uint_eq(c->linger_s, 30);
+        rule_is(&c->allow, true, 0, NULL, 0, NULL);
+        rule_is(&c->admin, false, 2, (const uid_t[]){0, geteuid()}, 0, NULL);
         ck_assert_uint_eq(c->dataset_count, 0);
         ck_assert_uint_eq(c->stream_count, 0);
         ck_assert_ptr_null(config_dataset(c, ""));
@@ -280,6 +394,12 @@ START_TEST(ranges)
         {"daemon:\n  clients_max: ", "daemon.clients_max", "2", "0", "65537", "1 to 65536", 1, 65536},
         {"daemon:\n  streams_per_client_max: ", "daemon.streams_per_client_max", "2", "0", "1025", "1 to 1024", 1,
          1024},
+        {"daemon:\n  leases_per_client_max: ", "daemon.leases_per_client_max", "2", "0", "1048577", "1 to 1048576", 1,
+         1048576},
+        {"daemon:\n  read_timeout_ms: ", "daemon.read_timeout_ms", "2", "99", "3600001", "100 to 3600000", 100,
+         3600000},
+        {"daemon:\n  linger_s: ", "daemon.linger_s", "2", "-1", "86401", "0 to 86400", 0, 86400},
+        {TRAIN "    share: broadcast\n    members: ", "streams.train.members", "10", "0", "1025", "1 to 1024", 1, 1024},
         {TRAIN "    depth: ", "streams.train.depth", "9", "1", "1025", "2 to 1024, or auto", 2, 1024},
         {FASHION "streams:\n  train:\n    dataset: fashion\n    batch_size: ", "streams.train.batch_size", "8", "0",
          "65537", "1 to 65536", 1, 65536},
@@ -300,6 +420,10 @@ START_TEST(ranges)
             const uint64_t got[] = {c->workers,
                                     c->clients_max,
                                     c->streams_per_client_max,
+                                    c->leases_per_client_max,
+                                    c->read_timeout_ms,
+                                    c->linger_s,
+                                    s != NULL ? s->members : 0,
                                     s != NULL ? s->depth : 0,
                                     s != NULL ? s->batch_size : 0,
                                     s != NULL ? s->seed : 0,
@@ -324,13 +448,21 @@ END_TEST
 START_TEST(keys_and_kinds)
 {
     refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
-                                        "dataset_memory_max, clients_max, streams_per_client_max");
+                                        "dataset_memory_max, clients_max, streams_per_client_max, "
+                                        "leases_per_client_max, ring_memory_per_client_max, read_timeout_ms, "
+                                        "linger_s, cache_dir, allow, admin");
     refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
-    refuse("datasets:\n  a:\n    image: x\n",
-           ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes");
+    refuse("datasets:\n  a:\n    image: x\n    reader: idx\n",
+           ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes, subset, splits, allow");
+    refuse("datasets:\n  a:\n    images: x\n    reader: folder\n",
+           ":3: datasets.a.images: unknown key; allowed: reader, root, subset, splits, allow");
+    refuse("datasets:\n  a:\n    images: x\n    reader: list\n",
+           ":3: datasets.a.images: unknown key; allowed: reader, list, root, classes, subset, splits, allow");
+    refuse("datasets:\n  a:\n    reader: idx\n    images: x\n    reader: list\n",
+           ":5: datasets.a.reader: repeated key; allowed: once, and it stands in line 3");
     refuse(TRAIN "    batchsize: 3\n",
            ":9: streams.train.batchsize: unknown key; allowed: dataset, batch_size, order, seed, "
-           "epochs, tail, depth");
+           "epochs, tail, depth, share, members, join, on_error, transform");
     refuse("'': 1\n", ":1: unknown key; allowed: daemon, datasets, streams");
     refuse("<<: {daemon: {}}\n", ":1: <<: unknown key; allowed: daemon, datasets, streams");
 
@@ -342,9 +474,11 @@ START_TEST(keys_and_kinds)
     refuse(TRAIN "  train: {dataset: fashion, batch_size: 1}\n",
            ":9: streams.train: repeated name; allowed: once, and it stands in line 6");
 
-    refuse("datasets:\n  a:\n    images: x\n", ":2: datasets.a.reader: missing; required: reader, images");
+    refuse("datasets:\n  a:\n    images: x\n", ":2: datasets.a.reader: missing; required: reader");
     refuse("\ndatasets:\n  a:\n    reader: idx\n", ":3: datasets.a.images: missing; required: reader, images");
-    refuse("datasets:\n  a:\n", ":2: datasets.a.reader: missing; required: reader, images");
+    refuse("datasets:\n  a:\n", ":2: datasets.a.reader: missing; required: reader");
+    refuse("datasets:\n  a: {reader: folder}\n", ":2: datasets.a.root: missing; required: reader, root");
+    refuse("datasets:\n  a: {reader: list, root: x}\n", ":2: datasets.a.list: missing; required: reader, list");
     refuse(FASHION "streams:\n  train:\n    dataset: fashion\n",
            ":6: streams.train.batch_size: missing; required: dataset, batch_size");
     refuse("streams:\n  train: {batch_size: 3}\n", ":2: streams.train.dataset: missing; required: dataset, batch_size");
@@ -381,7 +515,7 @@ START_TEST(values)
     refuse(TRAIN "    tail: dorp\n",
            ":9: streams.train.tail: 'dorp' is not a tail policy; allowed: drop, pad, partial");
     refuse("datasets:\n  a: {images: x, reader: jpeg}\n",
-           ":2: datasets.a.reader: 'jpeg' is not a reader; allowed: idx");
+           ":2: datasets.a.reader: 'jpeg' is not a reader; allowed: idx, folder, list");
     refuse(FASHION "  digits: {reader: idx, images: x}\nstreams:\n  train:\n    batch_size: 1\n    dataset: fashon\n",
            ":9: streams.train.dataset: 'fashon' is not a dataset; allowed: fashion, digits");
     refuse("streams:\n  s: {dataset: s, batch_size: 1}\n",
@@ -401,6 +535,362 @@ START_TEST(values)
     /* A line break in a value doesn't break the message's line. */
     refuse(TRAIN "    tail: \"a\\nb\"\n",
            ":9: streams.train.tail: 'a?b' is not a tail policy; allowed: drop, pad, partial");
+}
+END_TEST
+
+#define SPLITS   FASHION "    splits:\n"
+#define FRACTION " is not allowed; allowed: a fraction above 0 and up to 1, or a file of indices"
+
+START_TEST(selections)
+{
+    static const struct {
+        const char *value;
+        double fraction;
+    } numbers[] = {{"1", 1}, {"1.0", 1}, {"0.1", 0.1}, {".5", 0.5}, {"1e-3", 1e-3}, {"'0.25'", 0.25}, {"+1.", 1}};
+    static const char *const outside[] = {"0", "0.0", "-0.5", "1.0001", "2", "10", "1e9", "-1e-9", "1e999"};
+    static const char *const files[] = {"1/2", "0x1", "nan", "inf", "0.5f", "10%", "0,1", "./0.5", "e", "0.1 "};
+    char text[600], due[700];
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        snprintf(text, sizeof(text), FASHION "    subset: %s\n", numbers[i].value);
+        struct config *c = load(text);
+        selection_is(&c->datasets[0], 0, NULL, 0, numbers[i].fraction, NULL);
+        config_free(c);
+    }
+    for (size_t i = 0; i < sizeof(outside) / sizeof(outside[0]); i++) {
+        snprintf(text, sizeof(text), FASHION "    subset: %s\n", outside[i]);
+        snprintf(due, sizeof(due), ":5: datasets.fashion.subset: '%s'" FRACTION, outside[i]);
+        refuse(text, due);
+        snprintf(text, sizeof(text), SPLITS "      a: 0.1\n      b: %s\n", outside[i]);
+        snprintf(due, sizeof(due), ":7: datasets.fashion.splits.b: '%s'" FRACTION, outside[i]);
+        refuse(text, due);
+    }
+    for (size_t i = 0; i < sizeof(files) / sizeof(files[0]); i++) {
+        snprintf(text, sizeof(text), FASHION "    subset: '%s'\n", files[i]);
+        snprintf(due, sizeof(due), "%s/%s", folder, files[i]);
+        struct config *c = load(text);
+        selection_is(&c->datasets[0], 0, NULL, 0, 0, due);
+        config_free(c);
+    }
+
+    /* Sums that rounding takes beside 1 end at 1 all the same, and each split where the next one begins. */
+    static const char *const sums[] = {"a: 0.7, b: 0.2, c: 0.1", "a: 0.1, b: 0.2, c: 0.3, d: 0.4",
+                                       "a: 0.6, b: 0.3, c: 0.1", "a: 0.3333333333, b: 0.3333333333, c: 0.3333333333"};
+    for (size_t i = 0; i < sizeof(sums) / sizeof(sums[0]); i++) {
+        snprintf(text, sizeof(text), FASHION "    splits: {%s}\n", sums[i]);
+        struct config *c = load(text);
+        const struct reader_config *dataset = &c->datasets[0];
+        ck_assert_double_eq(dataset->selections[1].fraction_begin, 0);
+        for (uint32_t s = 2; s < dataset->selection_count; s++)
+            ck_assert_double_eq(dataset->selections[s].fraction_begin, dataset->selections[s - 1].fraction_end);
+        ck_assert_double_eq(dataset->selections[dataset->selection_count - 1].fraction_end, 1);
+        config_free(c);
+    }
+    struct config *c = load(SPLITS "      b: 0.25\n      a: 0.5\n"); /* the order of the file; less than all */
+    selection_is(&c->datasets[0], 1, "b", 0, 0.25, NULL);
+    selection_is(&c->datasets[0], 2, "a", 0.25, 0.75, NULL);
+    config_free(c);
+    c = load(SPLITS);
+    ck_assert_uint_eq(c->datasets[0].selection_count, 1);
+    config_free(c);
+
+    refuse(SPLITS "      a: 0.6\n      b: 0.3\n      c: 0.2\n",
+           ":8: datasets.fashion.splits.c: the splits up to this one are 1.1 of the dataset; allowed: at most 1");
+    refuse(
+        SPLITS "      a: 0.6\n      b: b.txt\n",
+        ":7: datasets.fashion.splits.b: fractions and files together; allowed: a fraction for every split, or a file "
+        "for each");
+    refuse(
+        SPLITS "      a: a.txt\n      b: b.txt\n      c: 0.1\n",
+        ":8: datasets.fashion.splits.c: fractions and files together; allowed: a fraction for every split, or a file "
+        "for each");
+    refuse(FASHION "    splits: {a: 0.1}\n    subset: 0.5\n",
+           ":5: datasets.fashion.splits: the dataset has a `subset` already; allowed: one of the two");
+    refuse(FASHION "    splits: {a: 0.1}\n    subset: x\n",
+           ":5: datasets.fashion.splits: the dataset has a `subset` already; allowed: one of the two");
+    refuse(SPLITS "      a: 0.1\n      a: 0.1\n",
+           ":7: datasets.fashion.splits.a: repeated name; allowed: once, and it stands in line 6");
+    refuse(SPLITS "      a/b: 0.1\n",
+           ":6: datasets.fashion.splits.a/b: not a name; allowed: letters A-Z and a-z, digits, '.', '_' and '-'");
+    refuse(SPLITS "      a: [0.1]\n", ":6: datasets.fashion.splits.a: is a list; allowed: one value");
+    refuse(SPLITS "      a: ''\n", ":6: datasets.fashion.splits.a: empty; allowed: a path");
+    refuse(FASHION "    splits: [a, b]\n",
+           ":5: datasets.fashion.splits: is a list; allowed: a mapping (lines of `key: value`)");
+    refuse(FASHION "    subset: [0.1]\n", ":5: datasets.fashion.subset: is a list; allowed: one value");
+    refuse(FASHION "    subset:\n", ":5: datasets.fashion.subset: empty; allowed: a path");
+
+    char *many = malloc(10000);
+    size_t used = (size_t)sprintf(many, FASHION "    splits: {");
+    for (int i = 0; i < 256; i++)
+        used += (size_t)sprintf(many + used, "s%d: 0.001, ", i);
+    sprintf(many + used, "}\n");
+    c = load(many);
+    ck_assert_uint_eq(c->datasets[0].selection_count, 257);
+    config_free(c);
+    sprintf(many + used, "s256: 0.001}\n");
+    refuse(many, ":5: datasets.fashion.splits: 257 entries; allowed: at most 256");
+    free(many);
+}
+END_TEST
+
+/* What a stream or a client may ask for by name. */
+START_TEST(selection_names)
+{
+    static const char text[] = "datasets:\n  a: {reader: idx, images: x, splits: {train: 0.5, val: 0.5}}\n"
+                               "  ab: {reader: idx, images: x, subset: 0.5}\n"
+                               "streams:\n  one: {dataset: a, batch_size: 1}\n  two: {dataset: a/val, batch_size: 1}\n"
+                               "  three: {dataset: ab, batch_size: 1}\n  four: {dataset: a/train, batch_size: 1}\n";
+    static const char *const unknown[] = {"",  "b",      "a/",     "a/trai",  "a/train2", "ab/train", "/train",
+                                          "/", "a//val", "a/val/", "a/a/val", "A",        "abc",      "a /val"};
+    struct config *c = load(text);
+    const struct reader_config *a = &c->datasets[0], *ab = &c->datasets[1];
+    const struct reader_config *const datasets[] = {a, a, ab, a};
+    const uint32_t numbers[] = {0, 2, 0, 1};
+    static const char *const names[] = {"a", "a/val", "ab", "a/train"};
+    for (int i = 0; i < 4; i++) {
+        const struct reader_config *dataset = NULL;
+        uint32_t selection = 77;
+        ck_assert_ptr_eq(c->streams[i].dataset, datasets[i]);
+        ck_assert_uint_eq(c->streams[i].selection, numbers[i]);
+        ck_assert(config_dataset_selection(c, names[i], &dataset, &selection));
+        ck_assert_ptr_eq(dataset, datasets[i]);
+        ck_assert_uint_eq(selection, numbers[i]);
+    }
+    for (size_t i = 0; i < sizeof(unknown) / sizeof(unknown[0]); i++) {
+        const struct reader_config *dataset = ab;
+        uint32_t selection = 77;
+        ck_assert(!config_dataset_selection(c, unknown[i], &dataset, &selection));
+        ck_assert_ptr_eq(dataset, ab);
+        ck_assert_uint_eq(selection, 77);
+    }
+    config_free(c);
+
+    refuse(FASHION "    splits: {train: 0.5, val: 0.5}\nstreams:\n  s: {batch_size: 1, dataset: fashion/test}\n",
+           ":7: streams.s.dataset: 'test' is not a split of fashion; allowed: train, val");
+    refuse(FASHION "streams:\n  s: {batch_size: 1, dataset: fashion/test}\n",
+           ":6: streams.s.dataset: 'test' is not a split of fashion; allowed: none, as it has no `splits:`");
+    refuse(FASHION "streams:\n  s: {batch_size: 1, dataset: fashio/test}\n",
+           ":6: streams.s.dataset: 'fashio/test' is not a dataset; allowed: fashion");
+}
+END_TEST
+
+START_TEST(sharing)
+{
+    static const struct {
+        const char *lines;
+        uint32_t members;
+        int join;
+    } good[] = {{"", 0, 0},
+                {"    members: 3\n", 3, 0},
+                {"    join: now\n    members: 3\n", 3, FEEDD_JOIN_NOW},
+                {"    join: gate\n    members: 3\n", 3, FEEDD_JOIN_GATE}, /* in this order, too */
+                {"    join: next-epoch\n", 0, FEEDD_JOIN_NEXT_EPOCH}};
+    char text[500];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "%s    share: broadcast\n", good[i].lines);
+        struct config *c = load(text);
+        ck_assert_int_eq(c->streams[0].share, FEEDD_SHARE_BROADCAST);
+        ck_assert_uint_eq(c->streams[0].members, good[i].members);
+        ck_assert_int_eq(c->streams[0].join, good[i].join);
+        config_free(c);
+    }
+    refuse(TRAIN "    members: 3\n",
+           ":9: streams.train.members: the stream is private; allowed: with `share: broadcast` only");
+    refuse(TRAIN "    share: private\n    join: now\n",
+           ":10: streams.train.join: the stream is private; allowed: with `share: broadcast` only");
+    refuse(TRAIN "    share: broadcast\n    join: gate\n",
+           ":10: streams.train.join: gate waits until the group is complete; required: `members`, how many it has");
+    refuse(TRAIN "    share: everyone\n",
+           ":9: streams.train.share: 'everyone' is not a way to share; allowed: private, broadcast");
+    refuse(TRAIN "    share: broadcast\n    join: later\n",
+           ":10: streams.train.join: 'later' is not a way to join; allowed: now, gate, next-epoch");
+    refuse(TRAIN "    on_error: ignore\n",
+           ":9: streams.train.on_error: 'ignore' is not an error policy; allowed: substitute, zero, fail");
+    struct config *c = load(TRAIN "    on_error: fail\n");
+    ck_assert_int_eq(c->streams[0].on_error, FEEDD_ON_ERROR_FAIL);
+    config_free(c);
+}
+END_TEST
+
+START_TEST(transforms)
+{
+    static const struct {
+        const char *text;
+        struct transform_spec spec;
+    } good[] = {
+        {"{}", {.kind = TRANSFORM_NONE}},
+        {"", {.kind = TRANSFORM_NONE}},
+        {"{flip: 0.5}", {.kind = TRANSFORM_NONE, .flip = 0.5}},
+        {"{flip: 1}", {.kind = TRANSFORM_NONE, .flip = 1}},
+        {"{center_crop: 224, resize: 256}",
+         {.kind = TRANSFORM_RESIZE_CENTER_CROP, .resize = 256, .height = 224, .width = 224}},
+        {"{resize: 16384, center_crop: [1, 16384], flip: 1e-2}",
+         {.kind = TRANSFORM_RESIZE_CENTER_CROP, .resize = 16384, .height = 1, .width = 16384, .flip = 0.01}},
+    };
+    static const struct {
+        const char *text, *message;
+    } bad[] = {
+        {"{resize: 256}", ": resize alone; required: resize and center_crop together"},
+        {"{center_crop: 256}", ": center_crop alone; required: resize and center_crop together"},
+        {"{resize: 0, center_crop: 1}", ".resize: '0' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{resize: 16385, center_crop: 1}", ".resize: '16385' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{resize: 9, center_crop: [9, 0]}",
+         ".center_crop: '0' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{resize: 9, center_crop: [1, 2, 3]}", ".center_crop: 3 numbers; allowed: one number, or [height, width]"},
+        {"{resize: 9, center_crop: [[1, 2], 3]}", ".center_crop: is a list; allowed: one value"},
+        {"{resize: 9, center_crop: {a: 2}}", ".center_crop: is a mapping; allowed: one value"},
+        {"{resize: 223, center_crop: 224}", ": the crop is larger than the resized image; allowed: height and width of "
+                                            "at most resize"},
+        {"{resize: 223, center_crop: [223, 224]}", ": the crop is larger than the resized image; allowed: height and "
+                                                   "width of at most resize"},
+        {"{flip: 1.01}", ".flip: '1.01' is not a probability; allowed: 0 to 1"},
+        {"{flip: -0.1}", ".flip: '-0.1' is not a probability; allowed: 0 to 1"},
+        {"{flip: nan}", ".flip: 'nan' is not a probability; allowed: 0 to 1"},
+        {"{flip: yes}", ".flip: 'yes' is not a probability; allowed: 0 to 1"},
+        {"{flip: [1]}", ".flip: is a list; allowed: one value"},
+        {"{mirror: 1}", ".mirror: unknown key; allowed: resize, center_crop, flip"},
+        {"{flip: 0, flip: 1}", ".flip: repeated key; allowed: once, and it stands in line 9"},
+        {"[resize]", ": is a list; allowed: a mapping (lines of `key: value`)"},
+    };
+    char text[500], due[500];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    transform: %s\n", good[i].text);
+        struct config *c = load(text);
+        const struct transform_spec *spec = &c->streams[0].transform;
+        ck_assert_int_eq(spec->kind, good[i].spec.kind);
+        ck_assert_uint_eq(spec->resize, good[i].spec.resize);
+        ck_assert_uint_eq(spec->height, good[i].spec.height);
+        ck_assert_uint_eq(spec->width, good[i].spec.width);
+        ck_assert_double_eq(spec->flip, good[i].spec.flip);
+        config_free(c);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    transform: %s\n", bad[i].text);
+        snprintf(due, sizeof(due), ":9: streams.train.transform%s", bad[i].message);
+        refuse(text, due);
+    }
+}
+END_TEST
+
+/* Names are what the machine's own lists say. */
+START_TEST(access_rules)
+{
+    char text[2000], due[2000];
+    size_t used = (size_t)snprintf(text, sizeof(text), "daemon:\n  allow:\n    users: [");
+    uid_t users[20];
+    gid_t groups[20];
+    uint32_t user_count = 0, group_count = 0;
+    setpwent();
+    for (const struct passwd *p; user_count < 20 && (p = getpwent()) != NULL; user_count++) {
+        users[user_count] = p->pw_uid;
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "'%s', ", p->pw_name);
+    }
+    endpwent();
+    used += (size_t)snprintf(text + used, sizeof(text) - used, "]\n    groups: [");
+    setgrent();
+    for (const struct group *g; group_count < 20 && (g = getgrent()) != NULL; group_count++) {
+        groups[group_count] = g->gr_gid;
+        used += (size_t)snprintf(text + used, sizeof(text) - used, "'%s', ", g->gr_name);
+    }
+    endgrent();
+    snprintf(text + used, sizeof(text) - used, "]\n");
+    ck_assert_uint_gt(user_count, 1);
+    ck_assert_uint_gt(group_count, 1);
+    struct config *c = load(text);
+    rule_is(&c->allow, false, user_count, users, group_count, groups);
+    config_free(c);
+
+    c = load("daemon: {allow: {users: [0, 4294967294]}}\n");
+    rule_is(&c->allow, false, 2, (const uid_t[]){0, 4294967294}, 0, NULL);
+    config_free(c);
+
+    refuse(
+        "daemon:\n  allow:\n    users: [root, no-such-user-here]\n",
+        ":3: daemon.allow.users: there is no user 'no-such-user-here'; allowed: a name that this machine knows, or a "
+        "number");
+    refuse(
+        "daemon:\n  admin:\n    groups:\n    - root\n    - no-such-group-here\n",
+        ":5: daemon.admin.groups: there is no group 'no-such-group-here'; allowed: a name that this machine knows, or "
+        "a number");
+    refuse(
+        "daemon: {allow: {users: [4294967295]}}\n",
+        ":1: daemon.allow.users: there is no user '4294967295'; allowed: a name that this machine knows, or a number");
+    refuse("daemon: {allow: {users: [-1]}}\n",
+           ":1: daemon.allow.users: there is no user '-1'; allowed: a name that this machine knows, or a number");
+    refuse("daemon: {allow: {users: ['']}}\n",
+           ":1: daemon.allow.users: there is no user ''; allowed: a name that this machine knows, or a number");
+    refuse("daemon: {allow: {users: root}}\n", ":1: daemon.allow.users: is text; allowed: a list of names or numbers");
+    refuse("daemon: {allow: {users: [[root]]}}\n", ":1: daemon.allow.users: is a list; allowed: one value");
+    refuse("daemon: {allow: {}}\n", ":1: daemon.allow: names nobody; allowed: users, groups or both, or no such key");
+    refuse("daemon: {allow: {users: [], groups: []}}\n",
+           ":1: daemon.allow: names nobody; allowed: users, groups or both, or no such key");
+    refuse("daemon: {allow: everybody}\n", ":1: daemon.allow: is text; allowed: a mapping (lines of `key: value`)");
+    refuse("daemon: {admin: {user: [root]}}\n", ":1: daemon.admin.user: unknown key; allowed: users, groups");
+    refuse(
+        FASHION "    allow: {groups: [no-such-group-here]}\n",
+        ":5: datasets.fashion.allow.groups: there is no group 'no-such-group-here'; allowed: a name that this machine "
+        "knows, or a number");
+    refuse(FASHION "    allow:\n",
+           ":5: datasets.fashion.allow: names nobody; allowed: users, groups or both, or no such key");
+
+    char *many = malloc(100000);
+    used = (size_t)sprintf(many, "daemon: {admin: {users: [");
+    for (int i = 0; i < 4096; i++)
+        used += (size_t)sprintf(many + used, "%d,", 900000 + i);
+    sprintf(many + used, "]}}");
+    c = load(many);
+    ck_assert_uint_eq(c->admin.user_count, 4098);
+    ck_assert_uint_eq(c->admin.users[4095], 904095);
+    config_free(c);
+    sprintf(many + used, "1]}}");
+    snprintf(due, sizeof(due), ":1: daemon.admin.users: 4097 entries; allowed: at most 4096");
+    refuse(many, due);
+    free(many);
+}
+END_TEST
+
+/* The first of the variables that says something, and they are looked at afresh. */
+START_TEST(cache_folders)
+{
+    static const struct {
+        const char *systemd, *xdg, *home, *root, *user; /* due for root; for others */
+    } cases[] = {
+        {"/a", "/b", "/c", "/a", "/a"},
+        {"/a:/z", NULL, NULL, "/a", "/a"},
+        {NULL, "/b", "/c", "/b/feedd", "/b/feedd"},
+        {"", "/b", "/c", "/b/feedd", "/b/feedd"},
+        {"a", "/b", "/c", "/b/feedd", "/b/feedd"}, /* none that we understand */
+        {NULL, "b", "/c", "/var/cache/feedd", "/c/.cache/feedd"},
+        {NULL, NULL, "/c", "/var/cache/feedd", "/c/.cache/feedd"},
+        {NULL, NULL, NULL, "/var/cache/feedd", NULL},
+        {NULL, "", "", "/var/cache/feedd", NULL},
+    };
+    static const char *const names[] = {"CACHE_DIRECTORY", "XDG_CACHE_HOME", "HOME"};
+    char *kept[3];
+    const uid_t user = geteuid();
+    for (int i = 0; i < 3; i++)
+        kept[i] = getenv(names[i]) != NULL ? strdup(getenv(names[i])) : NULL;
+    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+        const char *const set[] = {cases[i].systemd, cases[i].xdg, cases[i].home};
+        for (int v = 0; v < 3; v++)
+            ck_assert_int_eq(set[v] != NULL ? setenv(names[v], set[v], 1) : unsetenv(names[v]), 0);
+        struct config *c = load("daemon: {}\n");
+        ck_assert_pstr_eq(c->cache_dir, user == 0 ? cases[i].root : cases[i].user);
+        config_free(c);
+        if (user == 0 && seteuid(65534) == 0) {
+            ck_assert_int_eq(config_empty(&c, NULL), 0);
+            ck_assert_int_eq(seteuid(0), 0);
+            ck_assert_pstr_eq(c->cache_dir, cases[i].user);
+            rule_is(&c->admin, false, 2, (const uid_t[]){0, 65534}, 0, NULL);
+            config_free(c);
+        }
+        c = load("daemon: {cache_dir: /var/tmp/x}\n");
+        ck_assert_str_eq(c->cache_dir, "/var/tmp/x");
+        config_free(c);
+    }
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(kept[i] != NULL ? setenv(names[i], kept[i], 1) : unsetenv(names[i]), 0);
+        free(kept[i]);
+    }
 }
 END_TEST
 
@@ -509,7 +999,7 @@ START_TEST(files)
     write_bytes(big, limit);
     ck_assert_int_eq(config_load(file, &config, &err), 0);
     config_free(config);
-    refuse_bytes(big, limit + 1, FEEDD_E_LIMIT, ": larger than a configuration may be; allowed: 1048576 bytes");
+    refuse_bytes(big, limit + 1, FEEDD_E_LIMIT, ": 1048577 bytes; allowed: at most 1048576 (a configuration's limit)");
     free(big);
 }
 END_TEST
@@ -664,7 +1154,9 @@ START_TEST(reader_names)
 {
     const char *names = NULL;
     ck_assert_ptr_eq(reader_find("idx", &names), &reader_idx);
-    ck_assert_str_eq(names, "idx");
+    ck_assert_str_eq(names, "idx, folder, list");
+    ck_assert_ptr_eq(reader_find("folder", NULL), &reader_folder);
+    ck_assert_ptr_eq(reader_find("list", NULL), &reader_list);
     ck_assert_ptr_null(reader_find("", NULL));
     ck_assert_ptr_null(reader_find("idx2", NULL));
 }
@@ -682,6 +1174,12 @@ int main(void)
     tcase_add_test(tcase, ranges);
     tcase_add_test(tcase, keys_and_kinds);
     tcase_add_test(tcase, values);
+    tcase_add_test(tcase, selections);
+    tcase_add_test(tcase, selection_names);
+    tcase_add_test(tcase, sharing);
+    tcase_add_test(tcase, transforms);
+    tcase_add_test(tcase, access_rules);
+    tcase_add_test(tcase, cache_folders);
     tcase_add_test(tcase, entry_names);
     tcase_add_test(tcase, yaml);
     tcase_add_test(tcase, files);

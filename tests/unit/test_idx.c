@@ -131,17 +131,19 @@ static void load(const char *path, struct bytes *b)
     ck_assert_int_eq(fclose(f), 0);
 }
 
+static char *class_names[1]; /* the reader needs the count alone */
+
 static int try_open(int with_labels, uint32_t class_count, uint64_t memory_max, struct reader **out,
                     struct feedd_error *err)
 {
-    char *names[1] = {NULL}; /* the reader needs the count alone */
     const struct reader_config config = {.name = images_path,
                                          .ops = &reader_idx,
                                          .images = images_path,
                                          .labels = with_labels ? labels_path : NULL,
-                                         .classes = class_count > 0 ? names : NULL,
+                                         .classes = class_count > 0 ? class_names : NULL,
                                          .class_count = class_count};
-    return reader_idx.open(&config, memory_max, out, err);
+    const struct reader_limits limits = {.memory_max = memory_max};
+    return reader_idx.open(&config, &limits, out, err);
 }
 
 static struct reader *must_open(int with_labels, uint32_t class_count, uint64_t memory_max)
@@ -186,17 +188,27 @@ static void compare(const struct reader *reader, const struct bytes *b, uint64_t
     const uint64_t sample_bytes = (uint64_t)reader->height * reader->width * reader->channels;
     ck_assert_uint_eq(b->length, header_bytes + reader->sample_count * sample_bytes);
     for (uint64_t i = 0; i < reader->sample_count; i++) {
-        struct reader_sample sample = {NULL, 77};
-        if (reader->ops->read(reader, i, &sample, NULL) != 0 || sample.label != (labels != NULL ? labels[i] : -1) ||
+        struct reader_sample sample = {.fd = 77, .label = 77};
+        if (reader->ops->read(reader, i, &sample, NULL) != 0 || sample.fd != -1 ||
+            sample.label != (labels != NULL ? labels[i] : -1) ||
             memcmp(sample.pixels, b->data + header_bytes + i * sample_bytes, sample_bytes) != 0)
             ck_abort_msg("sample %llu differs", (unsigned long long)i);
     }
-    struct reader_sample sample = {NULL, 77};
+    struct reader_sample sample = {.fd = 77, .label = 77};
     struct feedd_error err;
     ck_assert_int_eq(reader->ops->read(reader, reader->sample_count, &sample, &err), FEEDD_E_ARGUMENT);
     ck_assert_int_eq(reader->ops->read(reader, UINT64_MAX, &sample, &err), FEEDD_E_ARGUMENT);
     ck_assert_ptr_null(sample.pixels);
     ck_assert_int_eq(sample.label, 77);
+    ck_assert_int_eq(sample.fd, 77);
+
+    char due[700], text[700];
+    snprintf(due, sizeof(due), "%s[%llu]", images_path, (unsigned long long)reader->sample_count - 1);
+    reader->ops->path(reader, reader->sample_count - 1, text, sizeof(text));
+    ck_assert_str_eq(text, due);
+    reader->ops->path(reader, 0, text, 8); /* cut, and ended all the same */
+    ck_assert_uint_eq(strlen(text), 7);
+    ck_assert_int_eq(strncmp(text, due, 7), 0);
 }
 
 static struct bytes images, labels, scratch; /* large: not on the stack */
@@ -227,6 +239,8 @@ START_TEST(round_trip)
             ck_assert_uint_eq(reader->width, d[2]);
             ck_assert_uint_eq(reader->channels, channels);
             ck_assert_int_eq(reader->has_labels, with_labels != 0);
+            ck_assert_int_eq(reader->label_dtype, FEEDD_I64);
+            ck_assert_ptr_null(reader->class_names);
             ck_assert_uint_eq(reader->class_count, with_labels ? 10 : 0);
             ck_assert_uint_ge(reader->memory_bytes, 5ull * d[1] * d[2] * channels + (with_labels ? 5 * 8 : 0));
             ck_assert_uint_lt(reader->memory_bytes, 5ull * d[1] * d[2] * channels + 5 * 8 + 64);
@@ -316,6 +330,7 @@ START_TEST(label_values)
                    ": sample 2 has label 9, but 9 classes are configured; allowed: 0 to 8, or -1 for none");
     struct reader *reader = must_open(1, 10, ANY);
     ck_assert_uint_eq(reader->class_count, 10);
+    ck_assert_ptr_eq(reader->class_names, class_names);
     reader->ops->close(reader);
     reader = must_open(1, 1000, ANY); /* classes without samples are classes */
     ck_assert_uint_eq(reader->class_count, 1000);
@@ -663,7 +678,7 @@ START_TEST(files)
     refuse_labels(FEEDD_E_IO, ": is a device, pipe or socket; allowed: a regular file");
     ck_assert_int_eq(unlink(labels_path), 0);
     ck_assert_int_eq(symlink("labels", labels_path), 0); /* to itself */
-    refuse_labels(FEEDD_E_IO, ": can't be opened: Too many levels of symbolic links");
+    refuse_labels(FEEDD_E_NOT_FOUND, ": can't be opened: Too many levels of symbolic links");
 }
 END_TEST
 
@@ -788,7 +803,8 @@ START_TEST(fashion_mnist)
     }
     struct reader *reader;
     struct feedd_error err;
-    int rc = reader_idx.open(&config, 60000 * (28 * 28 + 8), &reader, &err);
+    const struct reader_limits limits = {.memory_max = 60000 * (28 * 28 + 8)};
+    int rc = reader_idx.open(&config, &limits, &reader, &err);
     ck_assert_msg(rc == 0, "%s", err.message);
     ck_assert_uint_eq(reader->sample_count, 60000);
     ck_assert_uint_eq(reader->height, 28);

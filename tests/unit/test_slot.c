@@ -40,8 +40,8 @@ END_TEST
 
 START_TEST(test_layout_refuses_what_overflows)
 {
-    const uint64_t huge[][3] = {{UINT64_MAX, 1, 1}, {1ull << 32, 1ull << 32, 1}, {1ull << 63, 2, 1}, {0, 28, 1},
-                                {1ull << 41, 1, 1}, {1ull << 20, 1ull << 20, 2}};
+    const uint64_t huge[][3] = {{UINT64_MAX, 1, 1}, {1ull << 32, 1ull << 32, 1}, {1ull << 63, 2, 1},
+                                {0, 28, 1},         {1ull << 41, 1, 1},          {1ull << 20, 1ull << 20, 2}};
     for (size_t i = 0; i < sizeof(huge) / sizeof(huge[0]); i++) {
         struct slot_layout layout = digits(64), before;
         struct feedd_error err;

@@ -1,0 +1,68 @@
+/* normalize.c - feedd_normalize(): the pixel kernels of kernels/ on a batch.
+ *
+ * What can fail: only what the caller asks for; it is checked in full before a byte is written. Thread-safe for
+ * different outputs, also on one batch. */
+#include "normalize.h"
+
+#include <string.h>
+
+#include "error.h"
+#include "internal.h"
+
+_Static_assert(sizeof(struct feedd_window) == sizeof(struct normalize_window), "handed through as it is");
+_Static_assert((int)FEEDD_U8 == (int)NORMALIZE_U8 && (int)FEEDD_I8 == (int)NORMALIZE_I8 &&
+                   (int)FEEDD_F16 == (int)NORMALIZE_F16 && (int)FEEDD_BF16 == (int)NORMALIZE_BF16 &&
+                   (int)FEEDD_F32 == (int)NORMALIZE_F32,
+               "one numbering of dtypes");
+
+static int check_windows(const struct normalize_params *params, const struct feedd_window *windows,
+                         struct feedd_error *err)
+{
+    for (uint32_t i = 0; windows != NULL && i < params->batch; i++)
+        if (windows[i].y > params->in_height - params->out_height ||
+            windows[i].x > params->in_width - params->out_width)
+            return error_set(err, FEEDD_E_ARGUMENT,
+                             "window of sample %u begins at row %u, column %u: %u x %u of %u x %u "
+                             "pixels don't fit there",
+                             i, windows[i].y, windows[i].x, params->out_height, params->out_width, params->in_height,
+                             params->in_width);
+    return 0;
+}
+
+FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
+                              const struct feedd_normalize_options *options, void *out, size_t out_bytes,
+                              struct feedd_error *err)
+{
+    struct feedd_view view;
+    int status = client_check(batch->map->stream->client, err);
+    if (status == FEEDD_E_FORK)
+        return status;
+    if (options->size != sizeof(*options))
+        return error_set(err, FEEDD_E_ARGUMENT,
+                         "normalize options of size %zu; this libfeedd knows %zu: set options.size", options->size,
+                         sizeof(*options));
+    if (feedd_batch_view(batch, field, &view) != 0 || view.dtype != FEEDD_U8 || view.ndim != 4)
+        return error_set(err, FEEDD_E_ARGUMENT, "field %u is not a uint8 image", field);
+    struct normalize_params params = {.batch = (uint32_t)view.shape[0],
+                                      .in_height = (uint32_t)view.shape[1],
+                                      .in_width = (uint32_t)view.shape[2],
+                                      .channels = (uint32_t)view.shape[3],
+                                      .dtype = options->dtype,
+                                      .layout = options->nchw ? NORMALIZE_NCHW : NORMALIZE_NHWC,
+                                      .scale = options->scale};
+    params.out_height = options->height != 0 ? options->height : params.in_height;
+    params.out_width = options->width != 0 ? options->width : params.in_width;
+    memcpy(params.mean, options->mean, sizeof(params.mean));
+    memcpy(params.std, options->std, sizeof(params.std));
+    const char *wrong = normalize_check(&params);
+    if (wrong != NULL)
+        return error_set(err, FEEDD_E_ARGUMENT, "%s", wrong);
+    status = check_windows(&params, options->windows, err);
+    if (status != 0)
+        return status;
+    if (out_bytes < normalize_bytes(&params))
+        return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %zu are needed", out_bytes,
+                         normalize_bytes(&params));
+    normalize_host(&params, view.data, (const struct normalize_window *)options->windows, out);
+    return 0;
+}
