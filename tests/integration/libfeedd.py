@@ -8,6 +8,7 @@ from ctypes import (
     byref,
     c_char,
     c_char_p,
+    c_double,
     c_int,
     c_int32,
     c_int64,
@@ -65,6 +66,17 @@ class View(Structure):
     ]  # fmt: skip
 
 
+class Window(Structure):
+    _fields_ = [("y", c_uint32), ("x", c_uint32), ("flip", c_uint32)]
+
+
+class NormalizeOptions(Structure):
+    _fields_ = [
+        ("size", c_size_t), ("dtype", c_int32), ("nchw", c_int32), ("height", c_uint32), ("width", c_uint32),
+        ("mean", c_double * 4), ("std", c_double * 4), ("scale", c_double), ("windows", POINTER(Window)),
+    ]  # fmt: skip
+
+
 class Stats(Structure):
     _fields_ = [
         ("batches", c_uint64),
@@ -97,6 +109,7 @@ def load(path):
         ("stream_token", None, c_void_p, c_char_p),
         ("stream_stats", None, c_void_p, POINTER(Stats)),
         ("status_json", c_int, c_void_p, POINTER(c_void_p), POINTER(Error)),
+        ("normalize", c_int, c_void_p, c_uint32, POINTER(NormalizeOptions), c_void_p, c_size_t, POINTER(Error)),
     ):
         function = getattr(lib, f"feedd_{name}")
         function.restype, function.argtypes = result, arguments

@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import libfeedd
+import numpy
 import oracle
 from libfeedd import Client, Failure, data, info, lib, view
 
@@ -472,6 +473,56 @@ def release_when_the_daemon_has_stopped(path, dataset):
         stream.release(batch)
     fails(libfeedd.E_STATE, stream.release, held[0])
     stream.stats()
+    client.close()
+
+
+@scenario
+def normalize(path, dataset):
+    """Floats by the library equal NumPy's, in float32 and in every step; what makes no sense is refused, untouched."""
+    client = Client(path)
+    batch = client.open("small", batch_size=5).next()
+    shape = list(view(batch, 0).shape[:4])
+    pixels = numpy.frombuffer(data(batch, 0), numpy.uint8).reshape(shape)
+    count, height, width, channels = shape
+    assert height >= 4 and width >= 4
+    mean, std = [0.5, 0.4, 0.3, 0.2], [0.5, 0.25, 0.2, 0.1]
+    error = libfeedd.Error()
+
+    def call(dtype, nchw, out, field=0, windows=None, **changes):
+        options = libfeedd.NormalizeOptions(ctypes.sizeof(libfeedd.NormalizeOptions), dtype, nchw, 0, 0, tuple(mean),
+                                            tuple(std), 255.0, windows)
+        for name, value in changes.items():
+            setattr(options, name, value)
+        status = lib.feedd_normalize(batch, field, ctypes.byref(options), out.ctypes.data, out.nbytes,
+                                     ctypes.byref(error))
+        libfeedd.check(status, error)
+        return out
+
+    offset = (numpy.array(mean[:channels]) * 255).astype(numpy.float32)
+    factor = (1 / (numpy.array(std[:channels]) * 255)).astype(numpy.float32)
+    floats = (pixels.astype(numpy.float32) - offset) * factor
+    for nchw, expected in ((0, floats), (1, numpy.ascontiguousarray(floats.transpose(0, 3, 1, 2)))):
+        for dtype, kind in ((5, numpy.float32), (3, numpy.float16)):
+            out = call(dtype, nchw, numpy.full(expected.shape, 77, kind))
+            assert numpy.array_equal(out, expected.astype(kind)), (nchw, kind)
+    windows = (libfeedd.Window * count)(*[(i % 2, i % 3, i % 2) for i in range(count)])
+    crops = [pixels[i, i % 2 : i % 2 + 2, i % 3 : i % 3 + 2] for i in range(count)]
+    crops = numpy.stack([crop[:, ::-1] if i % 2 else crop for i, crop in enumerate(crops)])
+    out = call(1, 0, numpy.zeros((count, 2, 2, channels), numpy.uint8), windows=windows, height=2, width=2)
+    assert numpy.array_equal(out, crops)
+
+    poison = numpy.full(floats.shape, 7, numpy.float32)
+    for status, words, changes in (
+        (libfeedd.E_ARGUMENT, "field 1", {"field": 1}),
+        (libfeedd.E_ARGUMENT, "size", {"size": 3}),
+        (libfeedd.E_ARGUMENT, "std", {"std": (0.0,) * 4}),
+        (libfeedd.E_ARGUMENT, "dtype", {"dtype": 9}),
+        (libfeedd.E_ARGUMENT, "window of sample 1", {"windows": windows, "width": width, "height": height - 1}),
+        (libfeedd.E_LIMIT, "bytes", {"out": poison[1:]}),
+    ):
+        arguments = {"dtype": 5, "nchw": 1, "out": poison, **changes}
+        assert words in fails(status, lambda arguments=arguments: call(**arguments)), words
+    assert (poison == 7).all()
     client.close()
 
 
