@@ -53,6 +53,8 @@ static const char *selection_name(const struct stream_spec *spec)
 static int check_equal(const struct group *group, const struct group_spec *asked, struct feedd_error *err)
 {
     const struct stream_spec *is = &group->spec.stream, *want = &asked->stream;
+    /* 0 asks for the rule, and takes what there is: who comes back after a restart says what it had. */
+    uint32_t depth = group->stream != NULL && stream_is_open(group->stream) ? group->stream->depth : is->depth;
     const struct {
         const char *name;
         uint64_t is, want;
@@ -62,7 +64,7 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         {"epochs", is->order.epochs, want->order.epochs},
         {"rank", is->order.rank, want->order.rank},
         {"world_size", is->order.world_size, want->order.world_size},
-        {"depth", is->depth, want->depth},
+        {"depth", depth, want->depth != 0 ? want->depth : depth},
         {"members", group->spec.members, asked->members},
         {"resize", is->transform.resize, want->transform.resize},
         {"height", is->transform.height, want->transform.height},

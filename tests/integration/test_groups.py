@@ -246,6 +246,15 @@ def test_another_spec_is_refused(feedd, members, field, of_group, asked):
         members(**{"source": "train", "group": "g", **of_group})
 
 
+def test_depth_of_the_rule(members):
+    """Who names no depth takes the ring that there is; who names it has to name the one that the rule made."""
+    rule = members(source="small")
+    members(source="small", depth=rule.depth)
+    members(source="small")
+    named = members(source="small", group="named", depth=5)
+    assert named.depth == 5 and members(source="small", group="named").depth == 5
+
+
 def test_full(feedd, members):
     streams = [members(members=2) for _ in range(2)]
     take_equal(streams, 3)
