@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # bundle.sh [BUILD_DIR] - collects what run.sh needs on a machine with a GPU into build/gpu-bundle/.
 #
-# Happy path: the GPU programs of a finished build (default build/release) and the shared libraries they load, but for
-# those of glibc, which have to fit the machine. What can fail: a program that isn't built, a library that isn't found.
+# Happy path: the GPU programs of a finished build (default build/release, made with FEEDD_TESTS=ON) and the shared
+# libraries they load, but for those of glibc, which have to fit the machine. What can fail: a program that isn't built,
+# a library that isn't found.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 
