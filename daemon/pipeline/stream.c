@@ -398,20 +398,27 @@ static int allocate(struct stream *stream, struct feedd_error *err)
     return 0;
 }
 
-static void ring_made(struct inbox_item *item)
+/* A worker has ended one step of opening; `next` is what the loop has to do after it.
+ * @return false when that was all: the stream is closing, or has failed */
+static bool step_ended(struct stream *stream, int (*next)(struct stream *stream, struct feedd_error *err))
 {
-    struct stream *stream = container_of(item, struct stream, task.done);
     if (stream->state == STREAM_CLOSING) {
         close_when_quiet(stream);
-        return;
+        return false;
     }
     int status = stream->task_status;
     if (status == 0)
-        status = allocate(stream, &stream->task_error);
-    if (status != 0) {
+        status = next(stream, &stream->task_error);
+    if (status != 0)
         stream_fail(stream, &stream->task_error);
+    return status == 0;
+}
+
+static void ring_made(struct inbox_item *item)
+{
+    struct stream *stream = container_of(item, struct stream, task.done);
+    if (!step_ended(stream, allocate))
         return;
-    }
     sm_move(stream_states, &stream->state, STREAM_RUNNING);
     stream->stats.ready_since_ns = stream->rate.tick_ns = clock_ns();
     stream->next_epoch = stream->sampler.spec.start_epoch;
@@ -449,17 +456,8 @@ static int reserve_memory(struct stream *stream, struct feedd_error *err)
 static void planned(struct inbox_item *item)
 {
     struct stream *stream = container_of(item, struct stream, task.done);
-    if (stream->state == STREAM_CLOSING) {
-        close_when_quiet(stream);
+    if (!step_ended(stream, reserve_memory))
         return;
-    }
-    int status = stream->task_status;
-    if (status == 0)
-        status = reserve_memory(stream, &stream->task_error);
-    if (status != 0) {
-        stream_fail(stream, &stream->task_error);
-        return;
-    }
     stream->task = (struct pool_task){.work = make_ring_on_worker, .done = {.run = ring_made}};
     pool_task_add(pipeline_of(stream)->pool, &stream->task);
 }
