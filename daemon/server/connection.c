@@ -307,8 +307,9 @@ void connection_new(struct server *server, int fd)
     struct feedd_error err;
     if ((server->private && connection->uid != geteuid()) ||
         !access_allows(&server->config->allow, connection->uid, connection->groups, connection->group_count)) {
-        error_set(&err, FEEDD_E_ACCESS, "this feedd is not for user %u: `allow` under `daemon` says whose it is",
-                  (unsigned)connection->uid);
+        error_set(&err, FEEDD_E_ACCESS, "this feedd is not for user %u: %s", (unsigned)connection->uid,
+                  server->private ? "it is private to the one that started it; start your own by feedd --private"
+                                  : "`allow` under `daemon` says whose it is");
         connection_close(connection, &err);
     } else if (server->connection_count > server->config->clients_max) {
         error_set(&err, FEEDD_E_LIMIT, "feedd serves %u clients already, as many as clients_max allows",
