@@ -28,6 +28,8 @@ constexpr uint32_t PLANES_THREADS = 256, STAGED_THREADS = 192;
 constexpr uint32_t QUAD = 4;          /* pixels; also values of a piece of the output */
 constexpr uint32_t STAGED_BLOCKS = 7; /* a multiprocessor, at least: leaves 48 registers, which none needs more of */
 constexpr uint32_t GRID_MAX = 65535;  /* of CUDA's, in y and z */
+constexpr uint32_t WINDOWS_MAX = 256; /* samples of one launch with windows, which are its parameters */
+constexpr uint32_t FLIP = 1u << 31;   /* of a window, beside its offset: a sample is smaller */
 constexpr uint32_t LEAD = 4; /* pixels before the tile that are staged too when the output isn't aligned to pieces */
 
 __host__ __device__ constexpr uint32_t bytes_of(int dtype)
@@ -39,7 +41,7 @@ __host__ __device__ constexpr uint32_t bytes_of(int dtype)
  * instructions, and has more to spread its addresses over. */
 __host__ __device__ constexpr uint32_t quads_of(int dtype, mapping mapping)
 {
-    return dtype == NORMALIZE_F32 ? 1 : dtype == NORMALIZE_I8 && mapping != PLANES ? 4 : 2;
+    return dtype == NORMALIZE_F32 ? 1 : dtype == NORMALIZE_I8 && mapping == STAGED_PLANES ? 4 : 2;
 }
 
 __host__ __device__ constexpr uint32_t tile_of(int dtype, mapping mapping)
@@ -49,13 +51,17 @@ __host__ __device__ constexpr uint32_t tile_of(int dtype, mapping mapping)
 
 struct job {
     const uint8_t *in;
-    const normalize_window *windows;
     uint8_t *out;
     uint32_t in_sample, in_row;     /* bytes */
     uint32_t out_width, out_sample; /* pixels */
     uint32_t gapless;               /* rows without windows follow one another: one long row */
     uint32_t batch, lead;           /* samples; 0 or LEAD */
     struct normalize_constants constants;
+};
+
+/* A type of its own, for a launch takes longer with more parameters: 3 KiB are 1 us on an H200. */
+struct windowed_job : job {
+    uint32_t windows[WINDOWS_MAX]; /* bytes from the sample's first pixel to the window's, and FLIP */
 };
 
 /* A sample's part of the input. */
@@ -77,17 +83,17 @@ __device__ uint32_t sample_of_block()
     return blockIdx.z * gridDim.y + blockIdx.y;
 }
 
-template <int CHANNELS> __device__ view view_of(const job &job, uint32_t sample)
+__device__ view view_of(const job &job, uint32_t sample)
 {
-    normalize_window window = {};
-    if (job.windows != nullptr)
-        window = job.windows[sample];
-    view view;
-    view.in = job.in + (size_t)sample * job.in_sample + window.y * job.in_row + window.x * CHANNELS;
-    view.row = job.in_row;
-    view.flip = window.flip != 0;
-    view.width = job.gapless && !view.flip ? job.out_sample : job.out_width;
-    return view;
+    return {job.in + (size_t)sample * job.in_sample, job.in_row, job.gapless ? job.out_sample : job.out_width, false};
+}
+
+__device__ view view_of(const windowed_job &job, uint32_t sample)
+{
+    const uint32_t window = job.windows[sample];
+    const bool flip = (window & FLIP) != 0;
+    return {job.in + (size_t)sample * job.in_sample + (window & ~FLIP), job.in_row,
+            job.gapless && !flip ? job.out_sample : job.out_width, flip};
 }
 
 /* The quad that begins with pixel `first` of the output; 0 for pixels that the sample doesn't have. What is loaded is
@@ -241,14 +247,14 @@ __device__ void store_some(uint8_t *to, int32_t first, uint32_t count, const uin
     }
 }
 
-template <int DTYPE, int CHANNELS>
-__global__ void __launch_bounds__(PLANES_THREADS) planes(const __grid_constant__ job job)
+template <int DTYPE, int CHANNELS, typename JOB>
+__global__ void __launch_bounds__(PLANES_THREADS) planes(const __grid_constant__ JOB job)
 {
     constexpr uint32_t QUADS = quads_of(DTYPE, PLANES), BYTES = bytes_of(DTYPE);
     const uint32_t sample = sample_of_block(), tile = blockIdx.x;
     if (sample >= job.batch)
         return;
-    const view view = view_of<CHANNELS>(job, sample);
+    const view view = view_of(job, sample);
     const uint32_t first = tile * tile_of(DTYPE, PLANES) + threadIdx.x * QUAD;
     uint8_t *const out = job.out + (size_t)sample * job.out_sample * CHANNELS * BYTES;
     quad<CHANNELS> quads[QUADS];
@@ -276,16 +282,16 @@ __global__ void __launch_bounds__(PLANES_THREADS) planes(const __grid_constant__
 
 /* Pieces of the output begin `skew` elements, 0 to 3, before the tile's, so that they are aligned: then the first
  * piece takes pixels before the tile, of which LEAD are staged. */
-template <int DTYPE, int CHANNELS, bool PLANAR>
-__global__ void __launch_bounds__(STAGED_THREADS, STAGED_BLOCKS) staged(const __grid_constant__ job job)
+template <int DTYPE, int CHANNELS, bool PLANAR, typename JOB>
+__global__ void __launch_bounds__(STAGED_THREADS, STAGED_BLOCKS) staged(const __grid_constant__ JOB job)
 {
-    constexpr uint32_t QUADS = quads_of(DTYPE, STAGED_VALUES), BYTES = bytes_of(DTYPE),
+    constexpr uint32_t QUADS = quads_of(DTYPE, PLANAR ? STAGED_PLANES : STAGED_VALUES), BYTES = bytes_of(DTYPE),
                        TILE = QUADS * STAGED_THREADS * QUAD;
     __shared__ uint32_t words[(TILE + LEAD) / QUAD * CHANNELS + 1]; /* a piece that isn't aligned is read from two */
     const uint32_t sample = sample_of_block(), tile = blockIdx.x;
     if (sample >= job.batch)
         return;
-    const view view = view_of<CHANNELS>(job, sample);
+    const view view = view_of(job, sample);
     const int32_t first = (int32_t)(tile * TILE - job.lead);
 
     const auto stage = [&](const quad<CHANNELS> &quad, uint32_t place) {
@@ -347,32 +353,32 @@ __global__ void __launch_bounds__(STAGED_THREADS, STAGED_BLOCKS) staged(const __
     }
 }
 
-template <int DTYPE, int CHANNELS> const void *kernel_of(mapping mapping)
+template <int DTYPE, int CHANNELS, typename JOB> const void *kernel_of(mapping mapping)
 {
     if constexpr (CHANNELS > 1) {
         if (mapping == PLANES)
-            return (const void *)planes<DTYPE, CHANNELS>;
+            return (const void *)planes<DTYPE, CHANNELS, JOB>;
         if (mapping == STAGED_PLANES)
-            return (const void *)staged<DTYPE, CHANNELS, true>;
+            return (const void *)staged<DTYPE, CHANNELS, true, JOB>;
     }
-    return (const void *)staged<DTYPE, CHANNELS, false>;
+    return (const void *)staged<DTYPE, CHANNELS, false, JOB>;
 }
 
-template <int DTYPE> const void *kernel_of(uint32_t channels, mapping mapping)
+template <int DTYPE, typename JOB> const void *kernel_of(uint32_t channels, mapping mapping)
 {
-    return channels == 1   ? kernel_of<DTYPE, 1>(mapping)
-           : channels == 2 ? kernel_of<DTYPE, 2>(mapping)
-           : channels == 3 ? kernel_of<DTYPE, 3>(mapping)
-                           : kernel_of<DTYPE, 4>(mapping);
+    return channels == 1   ? kernel_of<DTYPE, 1, JOB>(mapping)
+           : channels == 2 ? kernel_of<DTYPE, 2, JOB>(mapping)
+           : channels == 3 ? kernel_of<DTYPE, 3, JOB>(mapping)
+                           : kernel_of<DTYPE, 4, JOB>(mapping);
 }
 
-const void *kernel_of(int dtype, uint32_t channels, mapping mapping)
+template <typename JOB> const void *kernel_of(int dtype, uint32_t channels, mapping mapping)
 {
-    return dtype == NORMALIZE_U8     ? kernel_of<NORMALIZE_U8>(channels, mapping)
-           : dtype == NORMALIZE_I8   ? kernel_of<NORMALIZE_I8>(channels, mapping)
-           : dtype == NORMALIZE_F16  ? kernel_of<NORMALIZE_F16>(channels, mapping)
-           : dtype == NORMALIZE_BF16 ? kernel_of<NORMALIZE_BF16>(channels, mapping)
-                                     : kernel_of<NORMALIZE_F32>(channels, mapping);
+    return dtype == NORMALIZE_U8     ? kernel_of<NORMALIZE_U8, JOB>(channels, mapping)
+           : dtype == NORMALIZE_I8   ? kernel_of<NORMALIZE_I8, JOB>(channels, mapping)
+           : dtype == NORMALIZE_F16  ? kernel_of<NORMALIZE_F16, JOB>(channels, mapping)
+           : dtype == NORMALIZE_BF16 ? kernel_of<NORMALIZE_BF16, JOB>(channels, mapping)
+                                     : kernel_of<NORMALIZE_F32, JOB>(channels, mapping);
 }
 
 } // namespace
@@ -391,25 +397,36 @@ int normalize_cuda_launch(const struct normalize_params *params, const uint8_t *
     const bool aligned = unit % QUAD == 0 && (uintptr_t)out % (QUAD * bytes_of(params->dtype)) == 0;
     const mapping mapping = !planar ? STAGED_VALUES : aligned ? PLANES : STAGED_PLANES;
 
-    struct job job = {};
-    job.in = in;
-    job.windows = windows;
-    job.out = (uint8_t *)out;
+    struct windowed_job job = {};
     job.in_row = params->in_width * params->channels;
     job.in_sample = (uint32_t)in_pixels * params->channels;
     job.out_width = params->out_width;
     job.out_sample = (uint32_t)out_pixels;
     job.gapless = params->out_width == params->in_width;
-    job.batch = params->batch;
     job.lead = aligned ? 0 : LEAD;
     normalize_constants(params, &job.constants);
 
     const uint32_t tile = tile_of(params->dtype, mapping);
     const uint32_t tiles = (job.out_sample + (aligned ? 0 : QUAD - 1) + tile - 1) / tile;
-    const uint32_t columns = params->batch < GRID_MAX ? params->batch : GRID_MAX;
-    const dim3 grid(tiles, columns, params->batch / columns + (params->batch % columns != 0));
     const dim3 block(mapping == PLANES ? PLANES_THREADS : STAGED_THREADS);
-    void *arguments[] = {&job};
-    return cudaLaunchKernel(kernel_of(params->dtype, params->channels, mapping), grid, block, arguments, 0,
-                            (cudaStream_t)stream);
+    const size_t out_sample_bytes = out_pixels * params->channels * bytes_of(params->dtype);
+    const uint32_t step = windows != nullptr ? WINDOWS_MAX : params->batch;
+    const void *kernel = windows != nullptr ? kernel_of<windowed_job>(params->dtype, params->channels, mapping)
+                                            : kernel_of<struct job>(params->dtype, params->channels, mapping);
+    for (uint32_t first = 0; first < params->batch; first += job.batch) {
+        job.batch = params->batch - first < step ? params->batch - first : step;
+        job.in = in + (size_t)first * job.in_sample;
+        job.out = (uint8_t *)out + first * out_sample_bytes;
+        for (uint32_t i = 0; windows != nullptr && i < job.batch; i++) {
+            const normalize_window *window = &windows[first + i];
+            job.windows[i] = (window->y * job.in_row + window->x * params->channels) | (window->flip ? FLIP : 0);
+        }
+        const uint32_t columns = job.batch < GRID_MAX ? job.batch : GRID_MAX;
+        const dim3 grid(tiles, columns, job.batch / columns + (job.batch % columns != 0));
+        void *arguments[] = {&job};
+        const cudaError_t error = cudaLaunchKernel(kernel, grid, block, arguments, 0, (cudaStream_t)stream);
+        if (error != cudaSuccess)
+            return error;
+    }
+    return cudaSuccess;
 }

@@ -12,12 +12,13 @@ extern "C" {
 
 #define NORMALIZE_CUDA_SAMPLE_MAX ((uint32_t)1 << 30) /* bytes of one sample of the input */
 
-/* Enqueues exactly one kernel, without waiting or allocating, so that it may be captured into a CUDA graph.
+/* Enqueues one kernel, with windows one for each 256 samples, without waiting or allocating, so that it may be captured
+ * into a CUDA graph.
  * @param params   must have passed normalize_check(); read during the call only
  * @param in       as normalize_host()'s, in memory that the GPU reads; any alignment. Aligned words of 32 bits that
  *                 hold a byte of it are read whole, so up to 3 bytes beside it are read too, but never used
- * @param windows  in memory that the GPU reads, or NULL; as normalize_host()'s, and read when the kernel runs: nothing
- *                 checks that they lie within the input
+ * @param windows  as normalize_host()'s: in host memory, read during the call only. They travel as parameters of the
+ *                 kernel, so that there is no memory of them to keep
  * @param out      in memory that the GPU writes; aligned to the element, fastest when aligned to 16 bytes
  * @param stream   a cudaStream_t of the current device; NULL is the default stream
  * @return a cudaError_t: cudaSuccess (0), cudaErrorInvalidValue (a sample above NORMALIZE_CUDA_SAMPLE_MAX), or what the

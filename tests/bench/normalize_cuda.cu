@@ -25,7 +25,7 @@ enum work { PLAIN, FLIP_CROP, ODD, WORKS };
 
 struct buffers {
     uint8_t *in[BUFFERS], *out[BUFFERS], *from[BUFFERS], *to[BUFFERS];
-    normalize_window *windows;
+    normalize_window windows[BATCH];
 };
 
 static const char *const works[] = {"224 x 224", "flip + crop of 256", "223 x 225"};
@@ -96,12 +96,9 @@ static void measure(const struct buffers *b, const normalize_params *params, boo
 static void allocate(struct buffers *b)
 {
     uint64_t state = (uint64_t)time(NULL);
-    normalize_window windows[BATCH];
     uint8_t *pixels;
     for (int i = 0; i < BATCH; i++)
-        windows[i] = {random_below(&state, 33), random_below(&state, 33), 1};
-    TRY(cudaMalloc((void **)&b->windows, sizeof(windows)));
-    TRY(cudaMemcpy(b->windows, windows, sizeof(windows), cudaMemcpyHostToDevice));
+        b->windows[i] = {random_below(&state, 33), random_below(&state, 33), 1};
     TRY(cudaMallocHost((void **)&pixels, IN_BYTES));
     random_fill(&state, pixels, IN_BYTES);
     for (int i = 0; i < BUFFERS; i++) {
@@ -150,6 +147,5 @@ int main(void)
         TRY(cudaFree(b.from[i]));
         TRY(cudaFree(b.to[i]));
     }
-    TRY(cudaFree(b.windows));
     return missed != 0;
 }
