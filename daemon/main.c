@@ -1,7 +1,7 @@
 /* main.c - the daemon's command line: feedd --config FILE [--socket PATH] [--check-config], or feedd --private.
  *
  * Runs in the foreground until SIGTERM or SIGINT; a private daemon also leaves when nobody has used it for a while.
- * Exit status: 0 stopped as asked; 1 couldn't start (one line says why); 2 wrong usage. */
+ * Exit status: 0 stopped as asked; 1 couldn't start, or go on (one line says why); 2 wrong usage. */
 #include <getopt.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -134,10 +134,12 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     if (status == 0)
-        server_run(server);
-    else if (!served)
+        status = server_run(server);
+    else if (served)
+        status = 0;
+    else
         log_error("can't start: %s", err.message);
     free(server);
     config_free(config);
-    return status == 0 || served ? 0 : 1;
+    return status == 0 ? 0 : 1;
 }

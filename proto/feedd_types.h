@@ -112,7 +112,8 @@ enum feedd_time {
 #define FEEDD_MAX_DEPTH      1024u  /* slots of a ring */
 #define FEEDD_MAX_WORLD      65536u /* ranks */
 #define FEEDD_MAX_MEMBERS    1024u  /* of a group */
-#define FEEDD_TOKEN_TEXT     128u   /* bytes that hold any resume token as text, terminator included */
+#define FEEDD_UUID_TEXT      48u /* bytes that hold a GPU's UUID as text ("GPU-" and 36 characters), terminator included */
+#define FEEDD_TOKEN_TEXT     128u /* bytes that hold any resume token as text, terminator included */
 #define FEEDD_MAX_SLOT_BYTES (1ull << 40)
 
 #ifdef __cplusplus

@@ -55,7 +55,7 @@ int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **m
     return 0;
 }
 
-static void host_ring_free(struct ring *ring)
+void ring_memory_free(struct ring *ring)
 {
     if (ring->staging != NULL) {
         munmap(ring->staging, slot_ring_bytes(&ring->spec.layout, ring->spec.depth));
@@ -65,6 +65,26 @@ static void host_ring_free(struct ring *ring)
         munmap(ring->meta, slot_meta_bytes(&ring->spec.layout, ring->spec.depth));
         close(ring->meta_fd);
     }
+}
+
+int ring_memory_new(struct ring *ring, struct feedd_error *err)
+{
+    const struct ring_spec *spec = &ring->spec;
+    uint64_t ring_bytes = slot_ring_bytes(&spec->layout, spec->depth);
+    uint64_t meta_bytes = slot_meta_bytes(&spec->layout, spec->depth);
+    int status = backend_memfd_new("feedd-ring", ring_bytes, &ring->ring_fd, &ring->staging, err);
+    if (status == 0)
+        status = backend_memfd_new("feedd-meta", meta_bytes, &ring->meta_fd, &ring->meta, err);
+    if (status == 0 && getrandom(&ring->nonce, sizeof(ring->nonce), 0) != sizeof(ring->nonce))
+        status = error_set(err, FEEDD_E_IO, "getrandom: %s", strerror(errno));
+    if (status == 0)
+        memcpy(ring->staging + ring_bytes - SLOT_PROOF_BYTES, &ring->nonce, sizeof(ring->nonce));
+    return status;
+}
+
+static void host_ring_free(struct ring *ring)
+{
+    ring_memory_free(ring);
     free(ring);
 }
 
@@ -75,21 +95,12 @@ static int host_ring_new(const struct ring_spec *spec, struct ring **out, struct
         return error_set(err, FEEDD_E_MEMORY, "no memory for a ring");
     ring->ops = &backend_host;
     ring->spec = *spec;
-    uint64_t ring_bytes = slot_ring_bytes(&spec->layout, spec->depth);
-    uint64_t meta_bytes = slot_meta_bytes(&spec->layout, spec->depth);
-    int status = backend_memfd_new("feedd-ring", ring_bytes, &ring->ring_fd, &ring->staging, err);
+    int status = ring_memory_new(ring, err);
     if (status == 0)
-        status = backend_memfd_new("feedd-meta", meta_bytes, &ring->meta_fd, &ring->meta, err);
-    if (status == 0 && getrandom(&ring->nonce, sizeof(ring->nonce), 0) != sizeof(ring->nonce))
-        status = error_set(err, FEEDD_E_IO, "getrandom: %s", strerror(errno));
-    if (status != 0) {
+        *out = ring;
+    else
         host_ring_free(ring);
-        return status;
-    }
-    memcpy(ring->staging + ring_bytes - SLOT_PROOF_BYTES, &ring->nonce, sizeof(ring->nonce));
-    ring->host_bytes = ring_bytes + meta_bytes;
-    *out = ring;
-    return 0;
+    return status;
 }
 
 const struct backend_ops backend_host = {

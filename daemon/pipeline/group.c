@@ -15,6 +15,7 @@
 #include "clock.h"
 #include "ensure.h"
 #include "error.h"
+#include "gpu.h"
 #include "log.h"
 #include "pipeline.h"
 #include "stream.h"
@@ -49,6 +50,11 @@ static const char *selection_name(const struct stream_spec *spec)
     return name != NULL ? name : "all of the dataset";
 }
 
+static const char *memory_name(const struct stream_spec *spec)
+{
+    return spec->gpu != NULL ? spec->gpu->uuid : "host memory";
+}
+
 /* What a member of a group has to share with the others, and how to say it. */
 static int check_equal(const struct group *group, const struct group_spec *asked, struct feedd_error *err)
 {
@@ -71,6 +77,9 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         {"width", is->transform.width, want->transform.width},
         {"on_error", (uint64_t)is->on_error, (uint64_t)want->on_error},
     };
+    if (is->gpu != want->gpu)
+        return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has its batches in %s, and %s was asked for", asked->name,
+                         memory_name(is), memory_name(want));
     if (is->selection != want->selection)
         return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has split %s, and %s was asked for", asked->name,
                          selection_name(is), selection_name(want));

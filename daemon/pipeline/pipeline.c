@@ -16,20 +16,36 @@ static void free_datasets(struct pipeline *pipeline)
         dataset_free(container_of(node, struct dataset, node));
 }
 
+static void tell_gpu_lost(void *arg, const struct gpu *gpu, const struct feedd_error *err)
+{
+    struct pipeline *pipeline = arg;
+    (void)gpu; /* err names it */
+    pipeline->gpu_lost(pipeline->gpu_lost_arg, err);
+}
+
 int pipeline_init(struct pipeline *pipeline, const struct pipeline_limits *limits, const struct reader_config *datasets,
-                  uint32_t dataset_count, void (*wake)(void *arg), void *wake_arg, struct feedd_error *err)
+                  uint32_t dataset_count, void (*wake)(void *arg),
+                  void (*gpu_lost)(void *arg, const struct feedd_error *err), void *arg, struct feedd_error *err)
 {
     memset(pipeline, 0, sizeof(*pipeline));
     pipeline->limits = *limits;
+    pipeline->gpu_lost = gpu_lost;
+    pipeline->gpu_lost_arg = arg;
     list_init(&pipeline->groups);
-    inbox_init(&pipeline->inbox, wake, wake_arg);
+    inbox_init(&pipeline->inbox, wake, arg);
     list_init(&pipeline->datasets);
     for (uint32_t i = 0; i < dataset_count; i++)
         if (dataset_new(pipeline, &datasets[i], false) == NULL) {
             free_datasets(pipeline);
             return error_set(err, FEEDD_E_MEMORY, "no memory for %u datasets", dataset_count);
         }
-    int status = pool_new(limits->workers, &pipeline->inbox, &pipeline->pool, err);
+    int status =
+        gpus_start(&pipeline->gpus, limits->gpus, limits->gpu_count, &pipeline->inbox, tell_gpu_lost, pipeline, err);
+    if (status == 0) {
+        status = pool_new(limits->workers, &pipeline->inbox, &pipeline->pool, err);
+        if (status != 0)
+            gpus_stop(&pipeline->gpus);
+    }
     if (status != 0)
         free_datasets(pipeline);
     return status;
@@ -57,6 +73,7 @@ void pipeline_close(struct pipeline *pipeline, void (*idle)(void *arg), void *ar
 void pipeline_done(struct pipeline *pipeline)
 {
     pool_free(pipeline->pool);
+    gpus_stop(&pipeline->gpus);
     free_datasets(pipeline);
 }
 
@@ -69,6 +86,8 @@ void pipeline_tick(struct pipeline *pipeline, uint64_t now_ns)
     if (pipeline->rate.busy > 1) /* a long task that ended in this second */
         pipeline->rate.busy = 1;
     pipeline->rate.busy_ns = busy_ns;
+    for (uint32_t i = 0; i < pipeline->gpus.count; i++)
+        gpu_tick(pipeline->gpus.gpu[i], now_ns - pipeline->rate.tick_ns);
     pipeline->rate.tick_ns = now_ns;
     list_each (node, after, &pipeline->groups) {
         struct group *group = container_of(node, struct group, node);

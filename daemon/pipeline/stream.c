@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "ensure.h"
 #include "error.h"
+#include "gpu.h"
 #include "group.h"
 #include "log.h"
 #include "pipeline.h"
@@ -46,13 +47,21 @@ static void stream_free(struct stream *stream)
     free(stream);
 }
 
+static void release_memory(struct stream *stream)
+{
+    pipeline_of(stream)->ring_bytes -= stream->ring_bytes;
+    pipeline_of(stream)->pinned_bytes -= stream->pinned_bytes;
+    if (stream->spec.gpu != NULL)
+        stream->spec.gpu->reserved_bytes -= stream->gpu_bytes;
+}
+
 static void closed(struct inbox_item *item)
 {
     struct stream *stream = container_of(item, struct stream, task.done);
     struct group *group = stream->group;
     struct dataset *dataset = stream->spec.dataset;
     sm_move(stream_states, &stream->state, STREAM_CLOSED);
-    pipeline_of(stream)->ring_bytes -= stream->ring_bytes;
+    release_memory(stream);
     if (stream->reader != NULL)
         dataset_release(dataset);
     log_info("stream %llu (%s): closed after %llu batches", (unsigned long long)stream->number, dataset->config->name,
@@ -261,12 +270,11 @@ static void copied(struct inbox_item *item)
     if (stream->state != STREAM_RUNNING)
         return;
     if (batch->copy.status != 0) {
-        struct feedd_error err;
-        error_set(&err, batch->copy.status, "copying batch %llu to the device failed", (unsigned long long)batch->seq);
-        stream_fail(stream, &err);
+        stream_fail(stream, &batch->copy.error);
         return;
     }
-    batch->time_ns[FEEDD_TIME_COPIED] = clock_ns();
+    batch->time_ns[FEEDD_TIME_COPIED] = batch->copy.done_ns;
+    stream->stats.copied_bytes += batch->copy.bytes;
     publish(stream, batch);
     stream_advance(stream);
 }
@@ -308,10 +316,8 @@ static void place_next(struct stream *stream)
         }
         batch->copy.done.run = copied;
         stream->in_flight++;
-        int status =
-            stream->ring->ops->copy(stream->ring, batch->staging, batch->placement,
-                                    slot_used_bytes(&stream->ring->spec.layout, batch->plan.count), &batch->copy);
-        ENSURE(status == 0); /* failures come by copy.status */
+        stream->ring->ops->copy(stream->ring, batch->staging, batch->placement,
+                                slot_used_bytes(&stream->ring->spec.layout, batch->plan.count), &batch->copy);
     }
 }
 
@@ -433,23 +439,44 @@ static void make_ring_on_worker(struct pool_task *task)
     stream->task_status = stream->spec.backend->ring_new(&stream->ring_spec, &stream->ring, &stream->task_error);
 }
 
+/* @return whether `bytes` more fit under a limit of which `taken` are taken; else err says so */
+static int check_budget(const struct stream *stream, const char *limit_name, uint64_t bytes, uint64_t taken,
+                        uint64_t limit, struct feedd_error *err)
+{
+    if (bytes <= limit && taken <= limit - bytes)
+        return 0;
+    return error_set(err, FEEDD_E_MEMORY, "a ring of %u batches of %u needs %llu bytes; %llu of %s are free",
+                     stream->depth, stream->spec.order.batch_size, (unsigned long long)bytes,
+                     (unsigned long long)(limit > taken ? limit - taken : 0), limit_name);
+}
+
 /* What the batches look like is known: is there room for them? */
 static int reserve_memory(struct stream *stream, struct feedd_error *err)
 {
     struct pipeline *pipeline = pipeline_of(stream);
+    const struct pipeline_limits *limits = &pipeline->limits;
+    struct gpu *gpu = stream->spec.gpu;
     struct ring_spec *ring = &stream->ring_spec;
+    ring->gpu = gpu;
     ring->layout = stream->plan.layout;
     ring->depth = stream->depth =
         stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(ring->layout.slot_bytes);
-    uint64_t bytes = slot_ring_bytes(&ring->layout, ring->depth) + slot_meta_bytes(&ring->layout, ring->depth);
-    uint64_t limit = pipeline->limits.ring_memory_max;
-    if (bytes > limit || pipeline->ring_bytes > limit - bytes)
-        return error_set(err, FEEDD_E_MEMORY,
-                         "a ring of %u batches of %u needs %llu bytes; %llu of ring_memory_max are free", ring->depth,
-                         stream->spec.order.batch_size, (unsigned long long)bytes,
-                         (unsigned long long)(limit > pipeline->ring_bytes ? limit - pipeline->ring_bytes : 0));
-    stream->ring_bytes = bytes;
-    pipeline->ring_bytes += bytes;
+    uint64_t staging = slot_ring_bytes(&ring->layout, ring->depth);
+    uint64_t host = staging + slot_meta_bytes(&ring->layout, ring->depth);
+    uint64_t slab = gpu_slab_bytes(&ring->layout, ring->depth);
+    int status = check_budget(stream, "ring_memory_max", host, pipeline->ring_bytes, limits->ring_memory_max, err);
+    if (status == 0 && gpu != NULL)
+        status = check_budget(stream, "pinned_max", staging, pipeline->pinned_bytes, limits->pinned_max, err);
+    if (status == 0 && gpu != NULL)
+        status = check_budget(stream, "gpu_memory_max", slab, gpu->reserved_bytes,
+                              limits->gpu_memory_max != 0 ? limits->gpu_memory_max : gpu->memory_bytes / 2, err);
+    if (status != 0)
+        return status;
+    pipeline->ring_bytes += stream->ring_bytes = host;
+    if (gpu != NULL) {
+        pipeline->pinned_bytes += stream->pinned_bytes = staging;
+        gpu->reserved_bytes += stream->gpu_bytes = slab;
+    }
     return 0;
 }
 

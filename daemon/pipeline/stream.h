@@ -25,7 +25,8 @@ struct group;
 struct stream_spec {
     struct dataset *dataset;
     const struct backend_ops *backend; /* where the batches live */
-    char device[64];                   /* UUID of the GPU, "" on the host */
+    struct gpu *gpu;                   /* which one; NULL: in host memory */
+    char mode_reason[256];             /* why there, for a person */
     struct sampler_spec order;         /* start_epoch and start_position are those of the resume token, if any */
     uint32_t selection;                /* which of the dataset's selections */
     struct transform_spec transform;
@@ -78,7 +79,9 @@ struct stream {
     uint32_t ready;                     /* placements that members hold or may take */
     bool exhausted;                     /* the sampler has no step next_reserve */
     uint64_t next_epoch, next_position; /* of the batch to be published next, over all ranks */
-    uint64_t ring_bytes;                /* taken from the budget */
+    uint64_t ring_bytes;                /* of host memory, taken from the budget */
+    uint64_t pinned_bytes;              /* of that, registered with a GPU */
+    uint64_t gpu_bytes;                 /* of the GPU's memory */
     struct pool_queue queue;            /* batches that have samples to hand out */
     struct feedd_error failure;         /* while failed: why */
     struct inbox_item failed;           /* tells the members */
@@ -89,6 +92,7 @@ struct stream {
     struct {
         uint64_t batches, samples; /* published */
         uint64_t latency_ns;       /* sum over batches: reserved to ready */
+        uint64_t copied_bytes;     /* to the GPU */
         uint64_t ready_ns;         /* sum over time: ready slots x nanoseconds */
         uint64_t ready_since_ns;   /* when ready_ns was last brought up to date */
     } stats;

@@ -47,7 +47,7 @@ struct conf_key {
     uint64_t min, max; /* of a number */
 };
 
-#define CONF_KEYS_MAX   16 /* of a table, its last entry included */
+#define CONF_KEYS_MAX   24 /* of a table, its last entry included */
 #define CONF_FITS(keys) (sizeof(keys) <= CONF_KEYS_MAX * sizeof((keys)[0]))
 
 /* The file. */

@@ -21,6 +21,7 @@
 #define ENTRIES_MAX     4096u      /* datasets; streams */
 #define CLASSES_MAX     65536u     /* of a dataset */
 #define SPLITS_MAX      256u       /* of a dataset */
+#define GPUS_MAX        256        /* that `gpus` lists */
 #define SIDE_MAX        16384      /* pixels; transform_check() has the last word */
 #define IDS_MAX         4096u      /* users, or groups, of a rule */
 #define ID_BUFFER_MAX   (1u << 20) /* bytes of a group's entry: its members' names */
@@ -238,6 +239,59 @@ static int parse_probability(struct conf_walk *w, const struct conf_key *key, ya
     return 0;
 }
 
+/* GPUs. */
+
+/* As nvidia-smi -L writes it: "GPU-" and hexadecimal digits in groups of 8, 4, 4, 4 and 12. */
+static bool is_uuid(const char *text)
+{
+    static const char form[] = "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx";
+    size_t i = 0;
+    for (; form[i] != '\0'; i++)
+        if (form[i] == 'x' ? strchr("0123456789abcdef", text[i]) == NULL || text[i] == '\0' : text[i] != form[i])
+            return false;
+    return text[i] == '\0';
+}
+
+/* "all" leaves what the configuration begins with; `field` is the configuration. */
+static int parse_gpus(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    struct config *config = field;
+    static const char allowed[] = "allowed: all, none, or a list of UUIDs as nvidia-smi -L prints them";
+    const char *text;
+    char shown_text[CONF_SHOWN_SIZE];
+    if (node->type == YAML_SCALAR_NODE) {
+        int rc = conf_text(w, node, &text);
+        if (rc != 0 || strcmp(text, "all") == 0)
+            return rc;
+        if (strcmp(text, "none") != 0)
+            return conf_fail(w, node, "'%s' is no choice of GPUs; %s", conf_shown(text, shown_text), allowed);
+    } else if (node->type != YAML_SEQUENCE_NODE) {
+        return conf_fail(w, node, "is %s; %s", conf_kind(node), allowed);
+    }
+    const bool list = node->type == YAML_SEQUENCE_NODE;
+    const yaml_node_item_t *items = list ? node->data.sequence.items.start : NULL;
+    const size_t count = list ? (size_t)(node->data.sequence.items.top - items) : 0;
+    if (count > GPUS_MAX)
+        return conf_fail(w, node, "%zu entries; allowed: at most %u", count, GPUS_MAX);
+    config->gpus = calloc(count + 1, sizeof(*config->gpus));
+    if (config->gpus == NULL)
+        return conf_no_memory(w);
+    for (size_t i = 0; i < count; i++) {
+        yaml_node_t *item = conf_node(w, items[i]);
+        int rc = conf_text(w, item, &text);
+        if (rc != 0)
+            return rc;
+        if (!is_uuid(text))
+            return conf_fail(w, item, "'%s' is not the UUID of a GPU; %s", conf_shown(text, shown_text), allowed);
+        config->gpus[i] = strdup(text);
+        if (config->gpus[i] == NULL)
+            return conf_no_memory(w);
+        config->gpu_count++;
+    }
+    return 0;
+}
+
 /* Access rules. */
 
 /* @return 0 and *id, ERANGE (a larger buffer is needed), or another errno */
@@ -353,6 +407,9 @@ static const struct conf_key daemon_keys[] = {
     {"workers", CONF_AUTO, conf_u32, DAEMON(workers), 1, 1024},
     {"ring_memory_max", CONF_AUTO, conf_size, DAEMON(ring_memory_max), 1, UINT64_MAX},
     {"dataset_memory_max", CONF_AUTO, conf_size, DAEMON(dataset_memory_max), 1, UINT64_MAX},
+    {"gpus", 0, parse_gpus, 0, 0, 0},
+    {"gpu_memory_max", CONF_AUTO, conf_size, DAEMON(gpu_memory_max), 1, UINT64_MAX},
+    {"pinned_max", CONF_AUTO, conf_size, DAEMON(pinned_max), 1, UINT64_MAX},
     {"clients_max", 0, conf_u32, DAEMON(clients_max), 1, 65536},
     {"streams_per_client_max", 0, conf_u32, DAEMON(streams_per_client_max), 1, 1024},
     {"leases_per_client_max", 0, conf_u32, DAEMON(leases_per_client_max), 1, 1048576},
@@ -724,6 +781,9 @@ void config_free(struct config *config)
     free(config->dataset_access);
     free(config->streams);
     free(config->cache_dir);
+    for (uint32_t i = 0; i < config->gpu_count; i++)
+        free(config->gpus[i]);
+    free(config->gpus);
     free(config->socket);
     free(config->path);
     free(config);

@@ -5,6 +5,9 @@
  *     workers: auto                   # decode threads; auto = the CPUs that the process may use
  *     ring_memory_max: auto           # bytes of all rings together (K, M, G, T: powers of 1024); auto = half of memory
  *     dataset_memory_max: auto        # bytes that datasets may hold in memory; auto = half of memory
+ *     gpus: all                       # which GPUs to drive: all, none, or a list of UUIDs
+ *     gpu_memory_max: auto            # bytes of all rings in one GPU's memory; auto = half of what it has
+ *     pinned_max: auto                # bytes of host memory registered with GPUs; auto = ring_memory_max
  *     clients_max: 256                # connections at a time
  *     streams_per_client_max: 16
  *     leases_per_client_max: 1024     # slots in all streams of a client
@@ -81,6 +84,10 @@ struct config {
     uint32_t workers;            /* 0 = auto */
     uint64_t ring_memory_max;    /* bytes; 0 = auto */
     uint64_t dataset_memory_max; /* bytes; 0 = auto */
+    uint64_t pinned_max;         /* bytes; 0 = auto: ring_memory_max */
+    uint64_t gpu_memory_max;     /* bytes of each GPU; 0 = auto: half of what it has */
+    char **gpus;                 /* UUIDs of those to drive; NULL = all */
+    uint32_t gpu_count;
     uint32_t clients_max;
     uint32_t streams_per_client_max;
     uint32_t leases_per_client_max;      /* slots in all streams of a client */

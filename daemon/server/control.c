@@ -14,6 +14,7 @@
 
 #include "backend.h"
 #include "error.h"
+#include "gpu.h"
 #include "log.h"
 #include "report.h"
 #include "server.h"
@@ -147,11 +148,23 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     const struct stream *stream = group->stream;
     const struct slot_layout *layout = &stream->ring->spec.layout;
     const struct sampler_spec *order = &stream->sampler.spec;
-    int fds[3] = {stream->ring->meta_fd, stream->ring->ring_fd, -1};
+    const struct gpu *gpu = stream->spec.gpu;
+    int fds[3] = {stream->ring->meta_fd}, classes_fd = -1;
+    uint32_t fd_count = 1;
     Feedd__Stream message = FEEDD__STREAM__INIT;
-    int status = class_names_memfd(stream->reader, &fds[2], &message.class_names_bytes, err);
+    int status = class_names_memfd(stream->reader, &classes_fd, &message.class_names_bytes, err);
     if (status != 0)
         return status;
+    if (gpu == NULL) {
+        fds[fd_count++] = stream->ring->ring_fd;
+    } else {
+        message.device = (char *)(uintptr_t)gpu->uuid;
+        message.has_ipc_handle = message.has_ipc_offset = true;
+        message.ipc_handle = (ProtobufCBinaryData){sizeof(stream->ring->ipc_handle), stream->ring->ipc_handle};
+        message.ipc_offset = stream->ring->ipc_offset;
+    }
+    if (classes_fd >= 0)
+        fds[fd_count++] = classes_fd;
     Feedd__Field fields[FEEDD_MAX_FIELDS], *field_list[FEEDD_MAX_FIELDS];
     for (uint32_t i = 0; i < layout->field_count; i++) {
         feedd__field__init(&fields[i]);
@@ -184,15 +197,15 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     message.start_epoch = order->start_epoch;
     message.start_position = order->start_position;
     message.transport = (char *)(uintptr_t)stream->ring->ops->transport;
-    message.mode_reason = (char *)(uintptr_t) "host memory: no device was asked for";
+    message.mode_reason = (char *)(uintptr_t)stream->spec.mode_reason;
     message.share = (uint32_t)group->spec.share;
     message.group = (char *)(uintptr_t)group->spec.name;
     message.incarnation = group->incarnation;
     message.content = content_hash(&stream->spec);
     attachment->opened = true;
-    connection_send(attachment->connection, WIRE_STREAM, &message.base, fds, fds[2] >= 0 ? 3 : 2);
-    if (fds[2] >= 0)
-        close(fds[2]);
+    connection_send(attachment->connection, WIRE_STREAM, &message.base, fds, fd_count);
+    if (classes_fd >= 0)
+        close(classes_fd);
     return 0;
 }
 
@@ -373,6 +386,46 @@ static int resolve_dataset(const struct connection *connection, const char *sour
     return 0;
 }
 
+static bool can_map(const Feedd__Open *open, const char *transport)
+{
+    for (size_t i = 0; i < open->n_transports; i++)
+        if (strcmp(open->transports[i], transport) == 0)
+            return true;
+    return open->n_transports == 0;
+}
+
+/* Where the batches shall live, and why there. */
+static int resolve_device(const struct pipeline *pipeline, const Feedd__Open *open, struct stream_spec *spec,
+                          struct feedd_error *err)
+{
+    struct feedd_error reason;
+    const bool named = open->device != NULL && open->device[0] != '\0';
+    error_set(&reason, 0, "%.200s", open->device_reason != NULL ? open->device_reason : "no device was asked for");
+    struct gpu *gpu = named ? gpus_find(&pipeline->gpus, open->device, &reason) : NULL;
+    if (gpu != NULL && !can_map(open, gpu->backend->transport)) {
+        error_set(&reason, FEEDD_E_UNSUPPORTED, "batches on a GPU are mapped by '%s', which the client can't",
+                  gpu->backend->transport);
+        gpu = NULL;
+    }
+    if (gpu != NULL) {
+        spec->gpu = gpu;
+        spec->backend = gpu->backend;
+        snprintf(spec->mode_reason, sizeof(spec->mode_reason), "the client asked for it, and can map it");
+        return 0;
+    }
+    if (named && !open->device_optional)
+        return error_set(err, reason.status, "device %.80s: %.900s", open->device, reason.message);
+    spec->backend = &backend_host;
+    snprintf(spec->mode_reason, sizeof(spec->mode_reason), "host memory: %.240s", reason.message);
+    for (char *c = spec->mode_reason; *c != '\0'; c++) /* it is shown on terminals */
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
+            *c = '?';
+    return can_map(open, spec->backend->transport)
+               ? 0
+               : error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
+                           open->n_transports, spec->backend->transport);
+}
+
 /* The configured stream or dataset, and over it what the client asked for. */
 static int resolve(const struct connection *connection, const Feedd__Open *open, struct group_spec *group,
                    struct feedd_error *err)
@@ -386,7 +439,6 @@ static int resolve(const struct connection *connection, const Feedd__Open *open,
         return status;
     spec->transform.kind = TRANSFORM_NONE;
     spec->on_error = FEEDD_ON_ERROR_SUBSTITUTE;
-    spec->backend = &backend_host;
     spec->order = (struct sampler_spec){
         .order = FEEDD_ORDER_SEQUENTIAL, .tail = FEEDD_TAIL_DROP, .batch_size = 64, .world_size = 1};
     if (stream != NULL) {
@@ -421,17 +473,9 @@ static int resolve(const struct connection *connection, const Feedd__Open *open,
     if (order_name(spec->order.order) == NULL)
         return error_set(err, FEEDD_E_ARGUMENT, "order %d: allowed are 1 (sequential) and 2 (shuffle)",
                          spec->order.order);
-    if (open->device != NULL && open->device[0] != '\0')
-        return error_set(err, FEEDD_E_DEVICE,
-                         "device '%s': this feedd has no GPU backend; open without a device for host memory",
-                         open->device);
-    bool can_map = open->n_transports == 0;
-    for (size_t i = 0; i < open->n_transports; i++)
-        can_map = can_map || strcmp(open->transports[i], spec->backend->transport) == 0;
-    if (!can_map)
-        return error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
-                         open->n_transports, spec->backend->transport);
-    status = resolve_group(stream, open, group, err);
+    status = resolve_device(&server->pipeline, open, spec, err);
+    if (status == 0)
+        status = resolve_group(stream, open, group, err);
     if (status == 0 && open->resume != NULL)
         status = apply_token(open, spec, err);
     return status;

@@ -10,15 +10,17 @@
 #include "connection.h"
 #include "control.h"
 #include "error.h"
+#include "gpu.h"
 #include "server.h"
 #include "stream.h"
 
-#define BUSY   0.85 /* share of the workers' time from which on they are the bottleneck */
-#define SLOW_S 5.0  /* seconds from which on a member that keeps a batch is said to hold up its group */
-#define FULL   0.75 /* share of a ring that stands ready from which on its readers are */
+#define BUSY    0.85 /* share of the workers' time from which on they are the bottleneck */
+#define SLOW_S  5.0  /* seconds from which on a member that keeps a batch is said to hold up its group */
+#define COPYING 0.85 /* share of the time in which copies are under way from which on they are the bottleneck */
+#define FULL    0.75 /* share of a ring that stands ready from which on its readers are */
 
 struct bottleneck {
-    const char *stage; /* "idle", "open", "gate", "decode", "client", "latency" */
+    const char *stage; /* "idle", "open", "gate", "decode", "copy", "client", "latency" */
     char text[256];
 };
 
@@ -83,6 +85,10 @@ static struct bottleneck stream_bottleneck(const struct server *server, const st
                  stream->group->gate_members);
     } else if (stream->ready >= FULL * stream->depth && stream->rate.ready >= FULL * stream->depth) {
         client_bottleneck(stream, &b);
+    } else if (stream->spec.gpu != NULL && stream->spec.gpu->rate.busy >= COPYING) {
+        b.stage = "copy";
+        snprintf(b.text, sizeof(b.text), "copies to %s take %.0f %% of the time, %.1f GB/s", stream->spec.gpu->uuid,
+                 stream->spec.gpu->rate.busy * 100, stream->spec.gpu->rate.copied_bytes_s / 1e9);
     } else if (busy >= BUSY) {
         b.stage = "decode";
         snprintf(b.text, sizeof(b.text), "%u workers %.0f %% busy, %.1f of %u batches ready", workers, busy * 100,
@@ -158,12 +164,31 @@ static json_t *stream_json(const struct server *server, const struct stream *str
                   "workers_mean", stream->rate.workers, "latency_ms", latency_ms, "slot_bytes",
                   integer(stream->ring_spec.layout.slot_bytes), "ring_bytes", integer(stream->ring_bytes));
     json_object_update_new(json, now);
+    const struct gpu *gpu = stream->spec.gpu;
+    json_object_update_new(json,
+                           json_pack("{s:s, s:o, s:s, s:s, s:I, s:I}", "transport", stream->spec.backend->transport,
+                                     "device", gpu != NULL ? json_string(gpu->uuid) : json_null(), "normalize",
+                                     "client", "mode_reason", stream->spec.mode_reason, "pinned_bytes",
+                                     integer(stream->pinned_bytes), "gpu_bytes", integer(stream->gpu_bytes)));
     const struct group *group = stream->group;
     json_object_update_new(json,
                            json_pack("{s:s, s:o, s:i, s:i}", "share", share_name(group->spec.share), "group",
                                      group->spec.name[0] != '\0' ? text(group->spec.name) : json_null(), "members",
                                      (int)group->member_count, "members_max", (int)group->spec.members));
     return json;
+}
+
+static json_t *gpu_json(const struct pipeline *pipeline, const struct gpu *gpu)
+{
+    static const char *const states[] = {[GPU_STARTING] = "starting", [GPU_UP] = "up", [GPU_DOWN] = "down"};
+    int state = atomic_load_explicit(&gpu->state, memory_order_acquire);
+    uint64_t limit = pipeline->limits.gpu_memory_max != 0 ? pipeline->limits.gpu_memory_max : gpu->memory_bytes / 2;
+    return json_pack(
+        "{s:s, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "gpu", gpu->uuid, "name", text(gpu->name),
+        "state", states[state], "error", state == GPU_DOWN ? text(gpu->error.message) : json_null(), "memory_bytes",
+        integer(gpu->memory_bytes), "ring_bytes", integer(gpu->reserved_bytes), "ring_max", integer(limit), "copies",
+        integer(gpu->stats.copies), "copied_bytes", integer(gpu->stats.copied_bytes), "copies_per_s",
+        gpu->rate.copies_s, "copied_bytes_per_s", gpu->rate.copied_bytes_s, "copying", gpu->rate.busy);
 }
 
 static json_t *client_json(const struct connection *connection, uint64_t now_ns)
@@ -226,7 +251,9 @@ char *report_status(const struct connection *to)
     struct pipeline *pipeline = &server->pipeline;
     uint64_t now_ns = clock_ns();
     struct bottleneck b = overall_bottleneck(server);
-    json_t *datasets = json_array(), *streams = json_array(), *clients = json_array();
+    json_t *datasets = json_array(), *streams = json_array(), *clients = json_array(), *gpus = json_array();
+    for (uint32_t i = 0; i < pipeline->gpus.count; i++)
+        json_array_append_new(gpus, gpu_json(pipeline, pipeline->gpus.gpu[i]));
     list_each (node, after, &pipeline->datasets) {
         struct dataset *dataset = container_of(node, struct dataset, node);
         if (may_see(to, dataset))
@@ -249,11 +276,14 @@ char *report_status(const struct connection *to)
                   "workers_stuck", (int)pool_stuck_count(pipeline->pool), "workers_busy", pipeline->rate.busy,
                   "connections", integer(server->stats.connections), "refused", integer(server->stats.refused));
     json_t *memory =
-        json_pack("{s:I, s:I, s:I, s:I}", "ring_bytes", integer(pipeline->ring_bytes), "ring_max",
-                  integer(pipeline->limits.ring_memory_max), "dataset_bytes", integer(pipeline->dataset_bytes),
+        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "ring_bytes", integer(pipeline->ring_bytes), "ring_max",
+                  integer(pipeline->limits.ring_memory_max), "pinned_bytes", integer(pipeline->pinned_bytes),
+                  "pinned_max", integer(pipeline->limits.pinned_max), "dataset_bytes", integer(pipeline->dataset_bytes),
                   "dataset_max", integer(pipeline->limits.dataset_memory_max));
-    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o}", "daemon", daemon, "bottleneck", bottleneck_json(&b),
-                             "memory", memory, "datasets", datasets, "streams", streams, "clients", clients);
+    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "daemon", daemon, "bottleneck",
+                             bottleneck_json(&b), "memory", memory, "gpus", gpus, "no_gpu",
+                             pipeline->gpus.count == 0 ? text(pipeline->gpus.absent) : json_null(), "datasets",
+                             datasets, "streams", streams, "clients", clients);
     char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return out;

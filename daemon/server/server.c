@@ -49,7 +49,7 @@ static void on_tick(uv_timer_t *timer)
     list_each (node, after, &server->connections)
         connection_tick(container_of(node, struct connection, node), now_ns);
     if (server->stopping && now_ns - server->stop_ns > SERVER_STOP_MS * MS) {
-        log_error("a worker doesn't come back from reading: leaving without it");
+        log_error("a worker or a GPU doesn't come back: leaving without it");
         _exit(1);
     }
     if (server->connection_count > 0)
@@ -84,22 +84,43 @@ static void on_pipeline_idle(void *arg)
         uv_close((uv_handle_t *)&server->signals[i], NULL);
 }
 
+/* Tells every client why, and closes all. */
+static void stop(struct server *server, const struct feedd_error *reason)
+{
+    if (server->stopping)
+        return;
+    server->stopping = true;
+    server->stop_ns = clock_ns();
+    server->pipeline.stopping = true;
+    listener_close(&server->listener);
+    while (!list_empty(&server->connections)) {
+        struct connection *connection = container_of(server->connections.next, struct connection, node);
+        connection_send_error(connection, 0, 0, reason);
+        connection_close(connection, NULL);
+    }
+    pipeline_close(&server->pipeline, on_pipeline_idle, server);
+}
+
 void server_stop(struct server *server)
 {
-    if (!server->stopping) {
-        server->stopping = true;
-        server->stop_ns = clock_ns();
-        server->pipeline.stopping = true;
-        listener_close(&server->listener);
-        struct feedd_error err;
-        error_set(&err, FEEDD_E_SHUTDOWN, "feedd is stopping");
-        while (!list_empty(&server->connections)) {
-            struct connection *connection = container_of(server->connections.next, struct connection, node);
-            connection_send_error(connection, 0, 0, &err);
-            connection_close(connection, NULL);
-        }
-        pipeline_close(&server->pipeline, on_pipeline_idle, server);
-    }
+    struct feedd_error reason;
+    error_set(&reason, FEEDD_E_SHUTDOWN, "feedd is stopping");
+    stop(server, &reason);
+}
+
+void server_fail(struct server *server, const struct feedd_error *reason)
+{
+    log_error("leaving: %s", reason->message);
+    if (server->failure.status == 0)
+        server->failure = *reason;
+    stop(server, reason);
+}
+
+static void on_gpu_lost(void *arg, const struct feedd_error *err)
+{
+    struct feedd_error reason;
+    error_set(&reason, FEEDD_E_DEVICE, "a GPU has failed, and feedd with it: %.900s", err->message);
+    server_fail(arg, &reason);
 }
 
 /* While it starts a signal waits: it would leave the socket's file behind. */
@@ -131,10 +152,16 @@ int server_init(struct server *server, const struct config *config, const char *
     struct pipeline_limits limits = {
         .workers = config->workers != 0 ? config->workers : machine_cpu_count(),
         .ring_memory_max = memory_limit(config->ring_memory_max, available),
+        .pinned_max = config->pinned_max,
+        .gpu_memory_max = config->gpu_memory_max,
+        .gpus = config->gpus,
+        .gpu_count = config->gpu_count,
         .dataset_memory_max = memory_limit(config->dataset_memory_max, available),
         .read_timeout_ms = config->read_timeout_ms,
         .cache_dir = config->cache_dir,
     };
+    if (limits.pinned_max == 0)
+        limits.pinned_max = limits.ring_memory_max;
     hold_signals(SIG_BLOCK);
     int rc = uv_loop_init(&server->loop);
     if (rc != 0)
@@ -149,7 +176,8 @@ int server_init(struct server *server, const struct config *config, const char *
         status = error_set(err, FEEDD_E_IO, "event loop: %s", uv_strerror(rc));
         goto no_wake;
     }
-    status = pipeline_init(&server->pipeline, &limits, config->datasets, config->dataset_count, wake_loop, server, err);
+    status = pipeline_init(&server->pipeline, &limits, config->datasets, config->dataset_count, wake_loop, on_gpu_lost,
+                           server, err);
     if (status != 0)
         goto no_pipeline;
     status = listener_start(&server->listener, server, err);
@@ -184,10 +212,11 @@ no_listener:
     return status;
 }
 
-void server_run(struct server *server)
+int server_run(struct server *server)
 {
     uv_run(&server->loop, UV_RUN_DEFAULT); /* returns once every handle is closed */
     pipeline_done(&server->pipeline);
     ENSURE(uv_loop_close(&server->loop) == 0);
     log_info("stopped");
+    return server->failure.status;
 }

@@ -35,7 +35,8 @@ struct server {
     bool private;     /* for the daemon's own user, and only while there are clients */
     uint64_t idle_ns; /* since when there is no client; 0: there is one */
     bool stopping;
-    uint64_t stop_ns; /* since when */
+    uint64_t stop_ns;           /* since when */
+    struct feedd_error failure; /* why it stops; status 0: it was asked to */
     struct {
         uint64_t connections, refused; /* accepted; closed for breaking the protocol or a limit */
     } stats;
@@ -49,10 +50,13 @@ struct server {
 int server_init(struct server *server, const struct config *config, const char *socket_path, bool private,
                 struct feedd_error *err);
 
-/* Runs until SIGTERM, SIGINT or server_stop(); then everything is closed and freed. */
-void server_run(struct server *server);
+/* Runs until SIGTERM, SIGINT or server_stop(); then everything is closed and freed. @return 0, or server_fail()'s */
+int server_run(struct server *server);
 
 /* Tells every client, lets go of everything, and makes server_run() return. Loop thread. */
 void server_stop(struct server *server);
+
+/* The same for a reason that is none of theirs: every client is told, and server_run() returns its status. */
+void server_fail(struct server *server, const struct feedd_error *reason);
 
 #endif

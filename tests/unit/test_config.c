@@ -113,6 +113,9 @@ static const char full[] = "# a comment\n"
                            "  workers: 12\n"
                            "  ring_memory_max: 4G\n"
                            "  dataset_memory_max: 512MiB\n"
+                           "  gpus: [GPU-0fe1d2c3-b4a5-9687-7869-5a4b3c2d1e0f]\n"
+                           "  gpu_memory_max: 3G\n"
+                           "  pinned_max: 2G\n"
                            "  clients_max: 65536\n"
                            "  streams_per_client_max: 1024\n"
                            "  leases_per_client_max: 7\n"
@@ -171,6 +174,10 @@ START_TEST(everything_set)
     ck_assert_uint_eq(c->workers, 12);
     ck_assert_uint_eq(c->ring_memory_max, 4294967296u);
     ck_assert_uint_eq(c->dataset_memory_max, 536870912);
+    ck_assert_uint_eq(c->gpu_count, 1);
+    ck_assert_str_eq(c->gpus[0], "GPU-0fe1d2c3-b4a5-9687-7869-5a4b3c2d1e0f");
+    ck_assert_uint_eq(c->gpu_memory_max, 3221225472u);
+    ck_assert_uint_eq(c->pinned_max, 2147483648u);
     ck_assert_uint_eq(c->clients_max, 65536);
     ck_assert_uint_eq(c->streams_per_client_max, 1024);
     ck_assert_uint_eq(c->leases_per_client_max, 7);
@@ -290,7 +297,7 @@ START_TEST(nothing_set)
         "daemon:\n  # workers: 4\ndatasets:\nstreams:\n",
         "\xef\xbb\xbf"
         "daemon: {}\n",
-        "daemon: {workers: auto, ring_memory_max: auto, dataset_memory_max: auto, admin: {},\n"
+        "daemon: {workers: auto, ring_memory_max: auto, dataset_memory_max: auto, admin: {}, gpus: all,\n"
         "ring_memory_per_client_max: auto}\n...\n",
         NULL, /* no file at all */
     };
@@ -305,6 +312,9 @@ START_TEST(nothing_set)
         ck_assert_uint_eq(c->workers, 0);
         ck_assert_uint_eq(c->ring_memory_max, 0);
         ck_assert_uint_eq(c->dataset_memory_max, 0);
+        ck_assert_ptr_null(c->gpus);
+        ck_assert_uint_eq(c->gpu_memory_max, 0);
+        ck_assert_uint_eq(c->pinned_max, 0);
         ck_assert_uint_eq(c->clients_max, 256);
         ck_assert_uint_eq(c->streams_per_client_max, 16);
         ck_assert_uint_eq(c->leases_per_client_max, 1024);
@@ -448,7 +458,8 @@ END_TEST
 START_TEST(keys_and_kinds)
 {
     refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
-                                        "dataset_memory_max, clients_max, streams_per_client_max, "
+                                        "dataset_memory_max, gpus, gpu_memory_max, pinned_max, clients_max, "
+                                        "streams_per_client_max, "
                                         "leases_per_client_max, ring_memory_per_client_max, read_timeout_ms, "
                                         "linger_s, cache_dir, allow, admin");
     refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
@@ -772,6 +783,44 @@ START_TEST(transforms)
 END_TEST
 
 /* Names are what the machine's own lists say. */
+START_TEST(gpus)
+{
+    static const char allowed[] = "; allowed: all, none, or a list of UUIDs as nvidia-smi -L prints them";
+    char due[300];
+    struct config *c = load("daemon: {gpus: none}\n");
+    ck_assert_ptr_nonnull(c->gpus);
+    ck_assert_uint_eq(c->gpu_count, 0);
+    config_free(c);
+    c = load("daemon:\n  gpus:\n  - GPU-00000000-0000-0000-0000-000000000000\n"
+             "  - GPU-ffffffff-ffff-ffff-ffff-ffffffffffff\n");
+    ck_assert_uint_eq(c->gpu_count, 2);
+    ck_assert_str_eq(c->gpus[1], "GPU-ffffffff-ffff-ffff-ffff-ffffffffffff");
+    config_free(c);
+    static const struct {
+        const char *text, *wrong;
+    } bad[] = {
+        {"0", "'0' is no choice of GPUs"},
+        {"GPU-00000000-0000-0000-0000-000000000000", "'GPU-00000000-0000-0000-0000-000000000000' is no choice of GPUs"},
+        {"{a: b}", "is a mapping"},
+        {"[0]", "'0' is not the UUID of a GPU"},
+        {"[GPU-00000000-0000-0000-0000-00000000000]",
+         "'GPU-00000000-0000-0000-0000-00000000000' is not the UUID of a GPU"},
+        {"[GPU-00000000-0000-0000-0000-0000000000000]",
+         "'GPU-00000000-0000-0000-0000-0000000000000' is not the UUID of a GPU"},
+        {"[GPU-0000000G-0000-0000-0000-000000000000]",
+         "'GPU-0000000G-0000-0000-0000-000000000000' is not the UUID of a GPU"},
+        {"[MIG-00000000-0000-0000-0000-000000000000]",
+         "'MIG-00000000-0000-0000-0000-000000000000' is not the UUID of a GPU"},
+    };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        char text[200];
+        snprintf(text, sizeof(text), "daemon:\n  gpus: %s\n", bad[i].text);
+        snprintf(due, sizeof(due), ":2: daemon.gpus: %s%s", bad[i].wrong, allowed);
+        refuse(text, due);
+    }
+}
+END_TEST
+
 START_TEST(access_rules)
 {
     char text[2000], due[2000];
@@ -1178,6 +1227,7 @@ int main(void)
     tcase_add_test(tcase, selection_names);
     tcase_add_test(tcase, sharing);
     tcase_add_test(tcase, transforms);
+    tcase_add_test(tcase, gpus);
     tcase_add_test(tcase, access_rules);
     tcase_add_test(tcase, cache_folders);
     tcase_add_test(tcase, entry_names);

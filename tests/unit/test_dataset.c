@@ -81,7 +81,7 @@ static void start(uint64_t memory_max)
 {
     const struct pipeline_limits limits = {
         .workers = 2, .ring_memory_max = 1 << 20, .dataset_memory_max = memory_max, .read_timeout_ms = 30000};
-    ck_assert_int_eq(pipeline_init(&pipeline, &limits, configs, 2, wake, NULL, NULL), 0);
+    ck_assert_int_eq(pipeline_init(&pipeline, &limits, configs, 2, wake, NULL, NULL, NULL), 0);
 }
 
 static void note_idle(void *arg)
