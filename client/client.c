@@ -319,6 +319,10 @@ FEEDD_API int feedd_connect(const char *socket_path, struct feedd_client **out, 
     client->fd = fd;
     client->owner = getpid();
     client->socket_path = path;
+    client->returning_end = &client->returning;
+    pthread_mutex_init(&client->lock, NULL);
+    pthread_cond_init(&client->returns, NULL);
+    pthread_cond_init(&client->returned, NULL);
     wire_arena_init(&client->arena);
     status = greet(client, err);
     if (status != 0) {
@@ -335,8 +339,11 @@ int client_reconnect(struct feedd_client *client, struct feedd_error *err)
     int status = connect_socket(client->socket_path, &fd, err);
     if (status != 0)
         return status;
+    pthread_mutex_lock(&client->lock);
     close(client->fd);
     client->fd = fd;
+    client->generation++;
+    pthread_mutex_unlock(&client->lock);
     struct feedd_error cause = client->broken;
     client->broken.status = 0;
     for (struct feedd_stream *stream = client->streams; stream != NULL; stream = stream->next) {
@@ -359,6 +366,12 @@ FEEDD_API void feedd_client_close(struct feedd_client *client)
         return;
     while (client->streams != NULL)
         feedd_stream_close(client->streams);
+    if (client->owner == getpid()) { /* a forked child has no such thread, and a lock that may be held for ever */
+        releaser_stop(client);
+        pthread_mutex_destroy(&client->lock);
+        pthread_cond_destroy(&client->returns);
+        pthread_cond_destroy(&client->returned);
+    }
     close(client->fd);
     free(client->socket_path);
     free(client);

@@ -12,7 +12,7 @@
  *       struct feedd_view image;
  *       feedd_batch_view(batch, 0, &image);
  *       ... image.data, image.shape ...
- *       feedd_release(stream, batch, &err);
+ *       feedd_release(batch, NULL, &err);
  *   }
  *
  * Conventions. Functions return FEEDD_OK or a negative enum feedd_status and then fill *err (which may be NULL) with
@@ -20,7 +20,14 @@
  * out through an out parameter is the caller's to close.
  *
  * Threads. A client and its streams belong to one thread at a time; different clients are independent. The library
- * has no global state and starts no thread.
+ * starts no thread for batches in host memory, and one for a client that gives batches on a GPU back.
+ *
+ * GPUs. With options.device batches lie in the memory of a GPU, and nothing of them is copied to this process: the
+ * daemon copies each once, for all. They are there when feedd_next() hands them out. feedd_normalize() enqueues a
+ * kernel on the caller's own CUDA stream; feedd_release() returns at once, and the batch goes back when that stream has
+ * got there. The library uses the primary contexts, as frameworks do, and makes none of its own; it leaves the current
+ * device as it was. `struct CUstream_st *` is CUDA's cudaStream_t; NULL is the default stream, and what calls about
+ * host memory take. A write to a batch on a GPU isn't prevented, and spoils it for the whole group.
  *
  * Fork. After fork() the child must not use what the parent connected: calls answer FEEDD_E_FORK. The child may call
  * feedd_stream_close() and feedd_client_close(), which only free its own copy; the parent notices nothing.
@@ -38,6 +45,7 @@
 extern "C" {
 #endif
 
+struct CUstream_st;  /* *cudaStream_t */
 struct feedd_client; /* a connection to the daemon */
 struct feedd_stream; /* one ordered sequence of batches */
 struct feedd_batch;  /* one batch that the caller has borrowed */
@@ -78,7 +86,9 @@ struct feedd_open_options {
     const char *resume;       /* token text: begin where it says; its order and seed hold unless given above */
     int32_t resume_force;     /* 1: accept a token of another dataset, order or seed */
     int32_t share;            /* enum feedd_share [private] */
-    const char *device;       /* UUID of the GPU that shall hold the batches; NULL or "" = host memory */
+    const char *device;       /* where the batches shall be: "host" (or NULL, ""); "cuda", the calling thread's current
+                               * device; "cuda:N"; a UUID as nvidia-smi -L prints it: that GPU or an error; "auto": as
+                               * "cuda", or the host where that can't be had, and schema.mode_reason says why */
     const char *group;        /* of broadcast: its name, among those of this user [the source] */
     uint32_t members;         /* of the group; 0: any number [any] */
     int32_t join;             /* enum feedd_join [gate with members, else now] */
@@ -102,7 +112,8 @@ struct feedd_open_options {
 int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
                struct feedd_stream **out, struct feedd_error *err);
 
-/* Gives back every batch that is held and closes the stream. Batches of it must not be touched afterwards. */
+/* Gives back every batch that is held and closes the stream. Batches of it must not be touched afterwards. On a GPU it
+ * waits: for what batches that were given back wait for, and while batches are held for all work of the device. */
 void feedd_stream_close(struct feedd_stream *stream);
 
 /* One named array of the stream's batches. */
@@ -129,8 +140,10 @@ struct feedd_schema {
     int32_t share;           /* enum feedd_share */
     const char *group;       /* its name, "" when private */
     uint64_t slot_bytes;     /* of one batch in the ring */
-    const char *transport;   /* how batches are mapped: "host" */
+    const char *transport;   /* how batches are mapped: "host", "ipc" */
     const char *mode_reason; /* why that one, for a person */
+    const char *device;      /* UUID of the GPU that holds the batches, "" in host memory */
+    int32_t device_ordinal;  /* CUDA's number of it in this process; -1 in host memory */
 };
 const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream);
 
@@ -141,9 +154,13 @@ const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream
  * daemon stops, or has gone); FEEDD_E_IO, FEEDD_E_CORRUPT (the stream failed, or its gate) */
 int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_batch **out, struct feedd_error *err);
 
-/* Gives a batch back; views of it must not be used any more. Batches may be released in any order.
- * @return FEEDD_E_STATE when it is not held */
-int feedd_release(struct feedd_stream *stream, const struct feedd_batch *batch, struct feedd_error *err);
+/* Gives a batch back; views of it must not be used by anything that is enqueued later. Batches may be released in any
+ * order.
+ * @param cuda_stream  on a GPU: the batch goes back when this stream has done what it has been given up to now. Other
+ *                     streams that read the batch have to be waited for by it (cudaStreamWaitEvent). Else NULL
+ * @return FEEDD_E_STATE when it is not held, or the stream is being captured into a CUDA graph; FEEDD_E_DEVICE, _MEMORY
+ */
+int feedd_release(const struct feedd_batch *batch, struct CUstream_st *cuda_stream, struct feedd_error *err);
 
 /* A file descriptor that is readable when feedd_next(stream, 0, ...) may have something: a batch, the end, an error.
  * For poll, select, epoll, libuv; the library's own: don't read or close it. It may be readable without need.
@@ -165,7 +182,8 @@ void feedd_batch_info(const struct feedd_batch *batch, struct feedd_batch_info *
 
 /* One field of a batch. */
 struct feedd_view {
-    const void *data; /* read-only: a write is a segmentation fault. 256-byte aligned, C order, no gaps */
+    const void *data; /* read-only: in host memory a write is a segmentation fault; on a GPU an address of its memory.
+                       * 256-byte aligned, C order, no gaps */
     int32_t dtype;    /* enum feedd_dtype */
     uint32_t ndim;    /* with the batch dimension first */
     uint64_t shape[FEEDD_MAX_DIMS + 1];
@@ -174,6 +192,11 @@ struct feedd_view {
 
 /* @param field  number in the schema. @return FEEDD_E_NOT_FOUND for another number */
 int feedd_batch_view(const struct feedd_batch *batch, uint32_t field, struct feedd_view *out);
+
+/* Copies one field to host memory, from wherever it is, and waits for that.
+ * @return FEEDD_E_NOT_FOUND, FEEDD_E_LIMIT (out_bytes is less than the view's), FEEDD_E_DEVICE */
+int feedd_batch_read(const struct feedd_batch *batch, uint32_t field, void *out, size_t out_bytes,
+                     struct feedd_error *err);
 
 /* What feedd_normalize() makes of an image field. Begin with FEEDD_NORMALIZE_OPTIONS_INIT.
  *   out = (x - mean * scale) / (std * scale), per channel; mean and std in 0..1 as in torchvision; mean = std = 0.5 and
@@ -185,7 +208,8 @@ struct feedd_normalize_options {
     int32_t nchw;           /* 1: planes {count, channels, height, width}; 0: {count, height, width, channels} */
     uint32_t height, width; /* of the output, at most the field's; 0: the field's */
     double mean[4], std[4], scale;
-    const struct feedd_window *windows; /* of each sample, count entries; NULL: from 0, 0, not mirrored */
+    const struct feedd_window *windows; /* of each sample, count entries in host memory, read during the call; NULL:
+                                         * from 0, 0, not mirrored */
 };
 #define FEEDD_NORMALIZE_OPTIONS_INIT                                                                                   \
     {                                                                                                                  \
@@ -198,13 +222,18 @@ struct feedd_window {
     uint32_t flip; /* 1: mirrored left to right */
 };
 
-/* Crops, mirrors, normalises, casts and lays out a uint8 image field into memory of the caller's, in one pass.
+/* Crops, mirrors, normalises, casts and lays out a uint8 image field into memory of the caller's, in one pass. On a
+ * GPU: enqueues that, one kernel (with windows one for each 256 samples), and returns. The same bits on both.
  * @param field      number in the schema: uint8 of {height, width, 1 to 4 channels}
- * @param out        aligned to the element, not overlapping the batch; every byte of the result is written
+ * @param out        where the batch is, host or the same GPU; aligned to the element, not overlapping the batch; every
+ *                   byte of the result is written
  * @param out_bytes  of `out`: count x height x width x channels x element size are needed
- * @return FEEDD_E_ARGUMENT (what makes no sense), FEEDD_E_LIMIT (out_bytes is too small) */
+ * @param cuda_stream  on a GPU: what the kernel is enqueued on; else NULL
+ * @return FEEDD_E_ARGUMENT (what makes no sense), FEEDD_E_LIMIT (out_bytes is too small), FEEDD_E_STATE (the batch is
+ * not held, or the stream is being captured into a CUDA graph: replays would read what lies in the slot by then),
+ * FEEDD_E_DEVICE */
 int feedd_normalize(const struct feedd_batch *batch, uint32_t field, const struct feedd_normalize_options *options,
-                    void *out, size_t out_bytes, struct feedd_error *err);
+                    void *out, size_t out_bytes, struct CUstream_st *cuda_stream, struct feedd_error *err);
 
 /* The resume token of what feedd_next() has handed out so far; of where the stream began before the first batch.
  * @param text  FEEDD_TOKEN_TEXT bytes; gets a terminated line of printable ASCII */

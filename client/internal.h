@@ -1,10 +1,16 @@
-/* internal.h - what the files of libfeedd share: the connection (client.c) and its streams (stream.c). */
+/* internal.h - what the files of libfeedd share: the connection (client.c), its streams (stream.c), and the thread that
+ * gives batches back when a GPU has got there (releaser.c).
+ *
+ * Threads: all is the caller's, but for what is said to be under client->lock. */
 #ifndef FEEDD_INTERNAL_H
 #define FEEDD_INTERNAL_H
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <sys/types.h>
 
+#include "device.h"
 #include "feedd.h"
 #include "slot.h"
 #include "token.h"
@@ -13,13 +19,23 @@
 /* Defined here and not in feedd.h: callers need no attributes. */
 #define FEEDD_API __attribute__((visibility("default")))
 
+/* absent -> ready -> held -> absent, on a GPU by way of returning. */
+enum batch_state {
+    BATCH_ABSENT,   /* the daemon's */
+    BATCH_READY,    /* announced */
+    BATCH_HELD,     /* handed out */
+    BATCH_RETURNING /* given back, as soon as the GPU has passed `mark`: the releaser's */
+};
+
 /* One slot of a ring as this client sees it. */
 struct feedd_batch {
     struct ring_map *map;
     uint32_t slot;
-    enum { BATCH_ABSENT, BATCH_READY, BATCH_HELD } state; /* ready: announced; held: handed out */
-    uint64_t seq;                                         /* the daemon's */
-    uint32_t count;                                       /* samples: as in the record, checked */
+    _Atomic int state;                  /* enum batch_state */
+    uint64_t seq;                       /* the daemon's */
+    uint32_t count;                     /* samples: as in the record, checked */
+    struct device_mark *mark;           /* on a GPU, once it has been given back: made once a slot */
+    struct feedd_batch *returning_next; /* under the lock */
 };
 
 /* The rings of one opening of a stream. After a restart of the daemon there is a new one; the old one stays while
@@ -28,8 +44,10 @@ struct ring_map {
     struct feedd_stream *stream;
     struct ring_map *older;
     struct slot_layout layout;
-    uint32_t depth;
-    uint8_t *ring, *meta; /* read-only mappings */
+    uint32_t depth, number; /* slots; of the stream on its connection */
+    uint64_t generation;    /* which connection that is */
+    uint8_t *ring, *meta;   /* read-only mappings; ring may be in the memory of a GPU */
+    void *opened;           /* on a GPU: what `ring` lies in */
     size_t ring_bytes, meta_bytes;
     struct feedd_batch *batches; /* depth */
     uint32_t *ready;             /* slots announced and not handed out, in order: a ring of depth entries */
@@ -38,6 +56,7 @@ struct ring_map {
     uint64_t *release_seqs;
     uint32_t release_count;
     uint32_t held;          /* batches handed out */
+    uint32_t returning;     /* batches that are RETURNING; under the lock */
     uint64_t next_seq;      /* of the batch to hand out next */
     uint64_t announced_seq; /* of the batch to be announced next; UINT64_MAX: whichever comes first */
     uint64_t shown_seq;     /* what callers see = seq + shown_seq (modulo 2^64) */
@@ -66,13 +85,16 @@ struct feedd_stream {
     char *class_text; /* the class names, and where each begins */
     const char **classes;
     struct ring_map *map; /* the newest */
-    struct token token;   /* after the batch handed out last */
-    bool dropping;        /* after opening again: batches may come that the caller has had */
-    uint64_t incarnation; /* of the group */
-    uint64_t content;     /* as the daemon hashes it: transform and error policy */
-    uint32_t members;     /* as last told */
-    bool started;         /* batches have been announced since the stream was opened first */
-    uint64_t last_seq;    /* as shown, of the batch handed out last */
+    struct device device; /* that was asked for, or ordinal -1; where it is optional the daemon may choose the host */
+    bool device_optional; /* "auto" */
+    char device_reason[256]; /* why "auto" found none */
+    struct token token;      /* after the batch handed out last */
+    bool dropping;           /* after opening again: batches may come that the caller has had */
+    uint64_t incarnation;    /* of the group */
+    uint64_t content;        /* as the daemon hashes it: transform and error policy */
+    uint32_t members;        /* as last told */
+    bool started;            /* batches have been announced since the stream was opened first */
+    uint64_t last_seq;       /* as shown, of the batch handed out last */
     uint64_t batches_taken, samples_taken, wait_ns;
     uint32_t reconnects;
     bool ended;
@@ -82,7 +104,7 @@ struct feedd_stream {
 };
 
 struct feedd_client {
-    int fd;
+    int fd;      /* replaced under the lock, with generation */
     pid_t owner; /* the process that connected */
     char *socket_path;
     uint64_t broken_ns; /* since when there is no connection; 0: there is one */
@@ -95,6 +117,15 @@ struct feedd_client {
     struct wire_arena arena;
     uint8_t packet_in[WIRE_MAX_PACKET];
     uint8_t packet_out[WIRE_MAX_PACKET];
+    /* the releaser */
+    pthread_mutex_t lock;
+    pthread_cond_t returns, returned;
+    pthread_t releaser;
+    bool has_releaser;
+    bool releaser_stop;                             /* under the lock, as all that follows */
+    uint64_t generation;                            /* counts connections */
+    struct feedd_batch *returning, **returning_end; /* in the order in which they were given back */
+    uint8_t release_packet[WIRE_MAX_PACKET];
 };
 
 /* Is this process the one that connected, and the connection whole? @return 0, FEEDD_E_FORK, or why it broke */
@@ -125,6 +156,15 @@ void stream_failed(struct feedd_stream *stream, int status, const char *message)
 void stream_signal(struct feedd_stream *stream);
 /* The client has a new socket. */
 void stream_poll_socket(struct feedd_stream *stream);
+
+/* Gives a batch on a GPU back when `stream` has got to where it stands now. Returns at once.
+ * @return 0; FEEDD_E_STATE (the stream is being captured), FEEDD_E_DEVICE, FEEDD_E_MEMORY: it is still held */
+int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream,
+                 struct feedd_error *err);
+/* Waits until nothing of the stream is on its way back. */
+void releaser_drain(struct feedd_client *client, const struct feedd_stream *stream);
+/* After all streams have been drained: ends the thread. */
+void releaser_stop(struct feedd_client *client);
 
 uint64_t client_clock_ns(void);
 /* What is left of a timeout (-1: for ever) that began then. */

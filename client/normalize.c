@@ -1,4 +1,4 @@
-/* normalize.c - feedd_normalize(): the pixel kernels of kernels/ on a batch.
+/* normalize.c - feedd_normalize(): the pixel kernels of kernels/ on a batch, by the CPU or by the GPU that holds it.
  *
  * What can fail: only what the caller asks for; it is checked in full before a byte is written. Thread-safe for
  * different outputs, also on one batch. */
@@ -31,7 +31,7 @@ static int check_windows(const struct normalize_params *params, const struct fee
 
 FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
                               const struct feedd_normalize_options *options, void *out, size_t out_bytes,
-                              struct feedd_error *err)
+                              struct CUstream_st *cuda_stream, struct feedd_error *err)
 {
     struct feedd_view view;
     int status = client_check(batch->map->stream->client, err);
@@ -41,6 +41,8 @@ FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
         return error_set(err, FEEDD_E_ARGUMENT,
                          "normalize options of size %zu; this libfeedd knows %zu: set options.size", options->size,
                          sizeof(*options));
+    if (batch->state != BATCH_HELD)
+        return error_set(err, FEEDD_E_STATE, "a batch that is not held is normalised");
     if (feedd_batch_view(batch, field, &view) != 0 || view.dtype != FEEDD_U8 || view.ndim != 4)
         return error_set(err, FEEDD_E_ARGUMENT, "field %u is not a uint8 image", field);
     struct normalize_params params = {.batch = (uint32_t)view.shape[0],
@@ -63,6 +65,9 @@ FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
     if (out_bytes < normalize_bytes(&params))
         return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %zu are needed", out_bytes,
                          normalize_bytes(&params));
-    normalize_host(&params, view.data, (const struct normalize_window *)options->windows, out);
+    const struct normalize_window *windows = (const struct normalize_window *)options->windows;
+    if (batch->map->opened != NULL)
+        return device_normalize(&batch->map->stream->device, &params, view.data, windows, out, cuda_stream, err);
+    normalize_host(&params, view.data, windows, out);
     return 0;
 }

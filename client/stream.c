@@ -8,6 +8,7 @@
  * can't fault), the stream, the connection. Threads: one at a time (feedd.h). */
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -136,6 +137,8 @@ static int fill_schema(struct feedd_stream *stream, const Feedd__Stream *answer,
     schema->seed = answer->seed;
     schema->epochs = answer->epochs;
     schema->slot_bytes = answer->slot_bytes;
+    schema->device = stream->map->opened != NULL ? stream->device.uuid : "";
+    schema->device_ordinal = stream->map->opened != NULL ? stream->device.ordinal : -1;
     stream->token = (struct token){.order = (uint8_t)answer->order,
                                    .sample_count = answer->sample_count,
                                    .fingerprint = answer->fingerprint,
@@ -153,18 +156,35 @@ static int check_same(const struct feedd_stream *stream, const Feedd__Stream *an
         answer->seed == schema->seed && answer->sample_count == schema->sample_count &&
         answer->fingerprint == stream->token.fingerprint && answer->world_size == schema->world_size &&
         answer->rank == schema->rank && answer->slot_bytes == schema->slot_bytes && answer->depth == schema->depth &&
-        answer->content == stream->content)
+        answer->content == stream->content && strcmp(answer->transport, schema->transport) == 0)
         return 0;
     return error_set(err, FEEDD_E_STATE, "after its restart feedd serves '%s' in another way; open it anew",
                      stream->source);
 }
 
-static void map_free(struct ring_map *map)
+/* Lets go of the memory; the books stay, so that a batch that is given back a second time is still known. */
+static void map_unmap(struct ring_map *map)
 {
-    if (map->ring != NULL)
+    /* In a forked child the GPU's memory isn't mapped, and no call of CUDA allowed. */
+    bool ours = map->stream->client->owner == getpid();
+    if (map->opened != NULL && ours)
+        device_unmap(&map->stream->device, map->opened);
+    else if (map->opened == NULL && map->ring != NULL)
         munmap(map->ring, map->ring_bytes);
     if (map->meta != NULL)
         munmap(map->meta, map->meta_bytes);
+    for (uint32_t i = 0; i < map->depth && map->batches != NULL && ours; i++)
+        if (map->batches[i].mark != NULL) {
+            device_mark_free(map->batches[i].mark);
+            map->batches[i].mark = NULL;
+        }
+    map->opened = NULL;
+    map->ring = map->meta = NULL;
+}
+
+static void map_free(struct ring_map *map)
+{
+    map_unmap(map);
     free(map->batches);
     free(map->ready);
     free(map->release_slots);
@@ -172,18 +192,36 @@ static void map_free(struct ring_map *map)
     free(map);
 }
 
-/* Unmaps older rings of which nothing is held. */
-static void free_older(struct feedd_stream *stream)
+/* Unmaps older rings of which nothing is held, or on its way back. */
+static void unmap_older(struct feedd_stream *stream)
 {
-    for (struct ring_map **at = &stream->map; *at != NULL;) {
-        struct ring_map *map = *at;
-        if (map == stream->map || map->held > 0) {
-            at = &map->older;
-            continue;
-        }
-        *at = map->older;
-        map_free(map);
+    for (struct ring_map *map = stream->map->older; map != NULL; map = map->older) {
+        pthread_mutex_lock(&stream->client->lock);
+        bool used = map->held > 0 || map->returning > 0;
+        pthread_mutex_unlock(&stream->client->lock);
+        if (!used)
+            map_unmap(map);
     }
+}
+
+/* The memory of the ring, on the host or on a GPU. */
+static int map_data(struct ring_map *map, const Feedd__Stream *answer, const struct wire_packet *packet,
+                    struct feedd_error *err)
+{
+    const struct feedd_stream *stream = map->stream;
+    if (answer->device == NULL)
+        return packet->fd_count < 2
+                   ? error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN without a ring: that can't be parsed")
+                   : map_ring(packet->fds[1], map->ring_bytes, &map->ring, err);
+    if (stream->device.ordinal < 0 || strcmp(answer->device, stream->device.uuid) != 0 ||
+        strcmp(answer->transport, "ipc") != 0 || !answer->has_ipc_handle ||
+        answer->ipc_handle.len != DEVICE_HANDLE_BYTES)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered with a ring on %.80s by %.80s, which wasn't asked for",
+                         answer->device, answer->transport);
+    int status = device_map(&stream->device, answer->ipc_handle.data, &map->opened, err);
+    if (status == 0)
+        map->ring = (uint8_t *)map->opened + answer->ipc_offset;
+    return status;
 }
 
 static int map_new(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
@@ -204,6 +242,8 @@ static int map_new(struct feedd_stream *stream, const Feedd__Stream *answer, con
             status = error_set(err, FEEDD_E_MEMORY, "no memory for the books of %u batches", depth);
         for (uint32_t i = 0; i < depth && map->batches != NULL; i++)
             map->batches[i] = (struct feedd_batch){.map = map, .slot = i};
+        map->number = answer->stream;
+        map->generation = stream->client->generation;
         map->meta_bytes = slot_meta_bytes(&map->layout, depth);
         map->ring_bytes = slot_ring_bytes(&map->layout, depth);
         map->announced_seq = answer->share == FEEDD_SHARE_BROADCAST ? UINT64_MAX : 0; /* a group may be under way */
@@ -211,7 +251,7 @@ static int map_new(struct feedd_stream *stream, const Feedd__Stream *answer, con
     if (status == 0)
         status = map_ring(packet->fds[0], map->meta_bytes, &map->meta, err);
     if (status == 0)
-        status = map_ring(packet->fds[1], map->ring_bytes, &map->ring, err);
+        status = map_data(map, answer, packet, err);
     if (status == 0)
         *out = map;
     else
@@ -224,9 +264,8 @@ static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, cons
                   struct feedd_error *err)
 {
     struct ring_map *map = NULL;
-    if (packet->fd_count < 2)
-        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN with %u descriptors: that can't be parsed",
-                         packet->fd_count);
+    if (packet->fd_count < 1)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd answered OPEN without descriptors: that can't be parsed");
     int status = stream->shown ? check_same(stream, answer, err) : 0;
     if (status == 0)
         status = map_new(stream, answer, packet, &map, err);
@@ -235,7 +274,8 @@ static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, cons
     map->older = stream->map;
     stream->map = map;
     if (!stream->shown) {
-        status = read_classes(stream, answer, packet->fd_count > 2 ? packet->fds[2] : -1, err);
+        uint32_t rings = answer->device == NULL ? 2 : 1; /* class names stand behind them */
+        status = read_classes(stream, answer, packet->fd_count > rings ? packet->fds[rings] : -1, err);
         if (status == 0)
             status = fill_schema(stream, answer, err);
         if (status != 0)
@@ -246,7 +286,18 @@ static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, cons
     stream->ended = false;
     stream->incarnation = answer->incarnation;
     stream->content = answer->content;
-    free_older(stream);
+    unmap_older(stream);
+    return 0;
+}
+
+/* What shows that the ring is mapped. */
+static int read_nonce(const struct feedd_stream *stream, uint64_t *nonce, struct feedd_error *err)
+{
+    const struct ring_map *map = stream->map;
+    const uint8_t *proof = map->ring + map->ring_bytes - SLOT_PROOF_BYTES;
+    if (map->opened != NULL)
+        return device_read(&stream->device, nonce, proof, sizeof(*nonce), err);
+    memcpy(nonce, proof, sizeof(*nonce));
     return 0;
 }
 
@@ -254,18 +305,18 @@ int stream_opened(struct feedd_stream *stream, const Feedd__Stream *answer, cons
                   struct feedd_error *err)
 {
     struct feedd_error reason;
+    Feedd__Attach message = FEEDD__ATTACH__INIT;
     stream->number = answer->stream;
     int status = attach(stream, answer, packet, &reason);
+    if (status == 0)
+        status = read_nonce(stream, &message.nonce, &reason);
     if (status != 0) {
         stream_failed(stream, status, reason.message);
         return 0;
     }
     stream->state = STREAM_OPEN;
     stream_signal(stream);
-    Feedd__Attach message = FEEDD__ATTACH__INIT;
-    const struct ring_map *map = stream->map;
     message.stream = stream->number;
-    memcpy(&message.nonce, map->ring + map->ring_bytes - SLOT_PROOF_BYTES, sizeof(message.nonce));
     return client_send(stream->client, WIRE_ATTACH, &message.base, err);
 }
 
@@ -314,7 +365,8 @@ static int send_open(struct feedd_stream *stream, struct feedd_error *err)
 {
     const struct feedd_open_options *options = &stream->options;
     const struct feedd_schema *schema = &stream->schema;
-    char *transports[] = {(char *)(uintptr_t) "host"};
+    char *transports[] = {(char *)(uintptr_t) "ipc", (char *)(uintptr_t) "host"};
+    const bool on_gpu = stream->device.ordinal >= 0;
     char token[FEEDD_TOKEN_TEXT];
     Feedd__Open open = FEEDD__OPEN__INIT;
     open.request = stream->request = ++stream->client->request;
@@ -347,9 +399,11 @@ static int send_open(struct feedd_stream *stream, struct feedd_error *err)
     open.join = (uint32_t)options->join;
     open.has_gate_timeout_ms = options->gate_timeout_ms != 0;
     open.gate_timeout_ms = options->gate_timeout_ms;
-    open.device = (char *)(uintptr_t)options->device;
-    open.n_transports = 1;
-    open.transports = transports;
+    open.device = on_gpu ? stream->device.uuid : NULL;
+    open.has_device_optional = open.device_optional = on_gpu && stream->device_optional;
+    open.device_reason = stream->device_reason[0] != '\0' ? stream->device_reason : NULL;
+    open.n_transports = on_gpu ? 2 : 1;
+    open.transports = on_gpu ? transports : transports + 1;
     if (stream->shown) { /* the configuration may have changed: what was effective holds, and the token says the rest */
         open.has_batch_size = open.has_tail = open.has_epochs = open.has_rank = open.has_world_size = true;
         open.has_depth = true;
@@ -372,6 +426,24 @@ static int send_open(struct feedd_stream *stream, struct feedd_error *err)
     }
     stream->state = STREAM_OPENING;
     return client_send(stream->client, WIRE_OPEN, &open.base, err);
+}
+
+/* Which GPU of this process the caller means, if any. */
+static int find_device(struct feedd_stream *stream, struct feedd_error *err)
+{
+    const char *name = stream->options.device;
+    struct feedd_error reason;
+    stream->device.ordinal = -1;
+    if (name == NULL || name[0] == '\0' || strcmp(name, "host") == 0)
+        return 0;
+    stream->device_optional = strcmp(name, "auto") == 0;
+    if (!stream->device_optional)
+        return device_find(name, &stream->device, err);
+    if (device_find("cuda", &stream->device, &reason) != 0) {
+        stream->device.ordinal = -1;
+        snprintf(stream->device_reason, sizeof(stream->device_reason), "auto: %.240s", reason.message);
+    }
+    return 0;
 }
 
 FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *from,
@@ -400,6 +472,8 @@ FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const 
         (options.group != NULL && stream->options.group == NULL))
         status = error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
     else
+        status = find_device(stream, err);
+    if (status == 0)
         status = send_open(stream, err);
     while (status == 0 && stream->state == STREAM_OPENING && stream->failure.status == 0)
         status = client_receive(client, -1, err);
@@ -412,6 +486,17 @@ FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const 
     return status;
 }
 
+/* Before slots are used for other batches: the GPU is done with them. */
+static void finish(struct feedd_stream *stream)
+{
+    bool held = false;
+    for (const struct ring_map *map = stream->map; map != NULL; map = map->older)
+        held = held || (map->opened != NULL && map->held > 0);
+    if (held) /* nobody knows which stream reads them */
+        device_finish(&stream->device);
+    releaser_drain(stream->client, stream);
+}
+
 FEEDD_API void feedd_stream_close(struct feedd_stream *stream)
 {
     if (stream == NULL)
@@ -422,6 +507,8 @@ FEEDD_API void feedd_stream_close(struct feedd_stream *stream)
             *at = stream->next;
             break;
         }
+    if (client->owner == getpid() && stream->map != NULL)
+        finish(stream);
     if (client_check(client, NULL) == 0 && stream->number != 0) {
         Feedd__Close message = FEEDD__CLOSE__INIT;
         message.stream = stream->number;
@@ -568,7 +655,8 @@ static int come_back(struct feedd_stream *stream, struct feedd_error *err)
     int broken = client->broken.status;
     if (broken != 0) {
         uint32_t patience_ms = stream->options.reconnect_timeout_ms;
-        if (!stream->options.reconnect || (broken != FEEDD_E_CONNECTION && broken != FEEDD_E_SHUTDOWN))
+        if (!stream->options.reconnect ||
+            (broken != FEEDD_E_CONNECTION && broken != FEEDD_E_SHUTDOWN && broken != FEEDD_E_DEVICE))
             return client_check(client, err);
         struct feedd_error reason;
         if (client_reconnect(client, &reason) != 0) {
@@ -656,7 +744,7 @@ static void give_back(struct feedd_stream *stream, struct feedd_batch *batch)
     batch->state = BATCH_ABSENT;
     map->held--;
     if (map != stream->map) { /* of a daemon that has gone */
-        free_older(stream);
+        unmap_older(stream);
         return;
     }
     if (stream->state != STREAM_OPEN || stream->client->broken.status != 0 || stream->failure.status != 0)
@@ -711,25 +799,25 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
     }
 }
 
-/* Is this one of the stream's batches, and held? It may be any pointer. */
-static struct feedd_batch *find_held(const struct feedd_stream *stream, const struct feedd_batch *handle)
+FEEDD_API int feedd_release(const struct feedd_batch *handle, struct CUstream_st *cuda_stream, struct feedd_error *err)
 {
-    for (const struct ring_map *map = stream->map; map != NULL; map = map->older) {
-        uintptr_t distance = (uintptr_t)handle - (uintptr_t)map->batches;
-        if (distance < map->depth * sizeof(*handle) && distance % sizeof(*handle) == 0)
-            return handle->state == BATCH_HELD ? &map->batches[handle->slot] : NULL;
-    }
-    return NULL;
-}
-
-FEEDD_API int feedd_release(struct feedd_stream *stream, const struct feedd_batch *handle, struct feedd_error *err)
-{
+    struct ring_map *map = handle->map;
+    struct feedd_stream *stream = map->stream;
     if (client_check(stream->client, err) == FEEDD_E_FORK)
         return FEEDD_E_FORK;
-    struct feedd_batch *batch = find_held(stream, handle);
-    if (batch == NULL)
+    struct feedd_batch *batch = &map->batches[handle->slot];
+    if (batch->state != BATCH_HELD)
         return error_set(err, FEEDD_E_STATE, "a batch that is not held is given back");
-    give_back(stream, batch);
+    if (map->opened == NULL) {
+        give_back(stream, batch);
+        return 0;
+    }
+    int status = releaser_add(stream->client, batch, cuda_stream, err);
+    if (status != 0)
+        return status;
+    map->held--;
+    if (map != stream->map)
+        unmap_older(stream);
     return 0;
 }
 
@@ -759,6 +847,24 @@ FEEDD_API int feedd_batch_view(const struct feedd_batch *batch, uint32_t number,
     out->shape[0] = batch->count;
     memcpy(out->shape + 1, field->shape, sizeof(field->shape));
     out->bytes = batch->count * field->sample_bytes;
+    return 0;
+}
+
+FEEDD_API int feedd_batch_read(const struct feedd_batch *batch, uint32_t number, void *out, size_t out_bytes,
+                               struct feedd_error *err)
+{
+    struct feedd_view view;
+    const struct ring_map *map = batch->map;
+    if (client_check(map->stream->client, err) == FEEDD_E_FORK)
+        return FEEDD_E_FORK;
+    if (feedd_batch_view(batch, number, &view) != 0)
+        return error_set(err, FEEDD_E_NOT_FOUND, "field %u: there are %u", number, map->layout.field_count);
+    if (out_bytes < view.bytes)
+        return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %llu are needed", out_bytes,
+                         (unsigned long long)view.bytes);
+    if (map->opened != NULL)
+        return device_read(&map->stream->device, out, view.data, view.bytes, err);
+    memcpy(out, view.data, view.bytes);
     return 0;
 }
 

@@ -143,7 +143,7 @@ static int draw_stream(struct sheet *sheet, struct feedd_stream *stream, struct 
         if (rc != FEEDD_OK)
             break;
         draw_batch(sheet, batch);
-        rc = feedd_release(stream, batch, err);
+        rc = feedd_release(batch, NULL, err);
     }
     return rc == FEEDD_E_END ? FEEDD_OK : rc; /* a short stream makes a sheet with empty cells */
 }

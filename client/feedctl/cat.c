@@ -9,6 +9,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <xxhash.h>
@@ -59,6 +60,7 @@ static const char usage[] =
     "  --group NAME      of broadcast; without: the source's name\n"
     "  --members N       of the group\n"
     "  --join J          now, gate (wait for all members; default with --members) or next-epoch\n"
+    "  --device D        where the batches are: host (default), cuda, cuda:N, a GPU's UUID, or auto\n"
     "  --reconnect       go on after a restart of the daemon\n"
     "  --pause MS        wait before each batch is given back, as a training step would\n"
     "  --json            one JSON object a line\n";
@@ -88,6 +90,7 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
         {"group", required_argument, NULL, 'G'},
         {"members", required_argument, NULL, 'M'},
         {"join", required_argument, NULL, 'J'},
+        {"device", required_argument, NULL, 'D'},
         {"reconnect", no_argument, NULL, 'C'},
         {"pause", required_argument, NULL, 'P'},
         {"json", no_argument, NULL, 'j'},
@@ -163,6 +166,9 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
             else
                 open->join = value;
             break;
+        case 'D':
+            open->device = optarg;
+            break;
         case 'C':
             open->reconnect = 1;
             break;
@@ -199,6 +205,26 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
     return 0;
 }
 
+/* The digest of one field, wherever it is. @return 0, or what feedd_batch_read() says */
+static int digest_field(const struct feedd_schema *schema, const struct feedd_batch *batch, uint32_t field,
+                        uint64_t *digest, struct feedd_error *err)
+{
+    struct feedd_view view;
+    feedd_batch_view(batch, field, &view);
+    if (schema->device[0] == '\0') {
+        *digest = XXH3_64bits(view.data, view.bytes);
+        return 0;
+    }
+    void *bytes = malloc(view.bytes);
+    if (bytes == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for %" PRIu64 " bytes of a field", view.bytes);
+    int status = feedd_batch_read(batch, field, bytes, view.bytes, err);
+    if (status == 0)
+        *digest = XXH3_64bits(bytes, view.bytes);
+    free(bytes);
+    return status;
+}
+
 static void print_json_line(json_t *line)
 {
     json_dumpf(line, stdout, JSON_COMPACT);
@@ -206,15 +232,13 @@ static void print_json_line(json_t *line)
     json_decref(line);
 }
 
-static void print_batch_json(const struct feedd_schema *schema, const struct feedd_batch *batch,
+static void print_batch_json(const struct feedd_schema *schema, const uint64_t *field_digests,
                              const struct feedd_batch_info *info)
 {
     json_t *digests = json_object(), *indices = json_array(), *flags = json_array();
     for (uint32_t i = 0; i < schema->field_count; i++) {
-        struct feedd_view view;
         char hex[17];
-        feedd_batch_view(batch, i, &view);
-        snprintf(hex, sizeof(hex), "%016" PRIx64, (uint64_t)XXH3_64bits(view.data, view.bytes));
+        snprintf(hex, sizeof(hex), "%016" PRIx64, field_digests[i]);
         json_object_set_new(digests, schema->fields[i].name, json_string(hex));
     }
     for (uint32_t i = 0; i < info->count; i++) {
@@ -226,16 +250,12 @@ static void print_batch_json(const struct feedd_schema *schema, const struct fee
                               "valid", (int)info->valid, "digests", digests, "indices", indices, "flags", flags));
 }
 
-static void print_batch(const struct feedd_schema *schema, const struct feedd_batch *batch,
-                        const struct feedd_batch_info *info)
+static void print_batch(const struct feedd_schema *schema, const uint64_t *digests, const struct feedd_batch_info *info)
 {
     printf("epoch %" PRIu64 " seq %" PRIu64 " position %" PRIu64 " count %u valid %u", info->epoch, info->seq,
            info->position, info->count, info->valid);
-    for (uint32_t i = 0; i < schema->field_count; i++) {
-        struct feedd_view view;
-        feedd_batch_view(batch, i, &view);
-        printf(" %s %016" PRIx64, schema->fields[i].name, (uint64_t)XXH3_64bits(view.data, view.bytes));
-    }
+    for (uint32_t i = 0; i < schema->field_count; i++)
+        printf(" %s %016" PRIx64, schema->fields[i].name, digests[i]);
     fputs(" indices", stdout);
     uint32_t all_flags = 0;
     for (uint32_t i = 0; i < info->count; i++) {
@@ -269,18 +289,23 @@ static int read_batches(struct feedd_stream *stream, const struct cat_options *c
         if (status != 0)
             break;
         struct feedd_batch_info info;
+        uint64_t digests[FEEDD_MAX_FIELDS];
         feedd_batch_info(batch, &info);
+        for (uint32_t i = 0; status == 0 && i < schema->field_count; i++)
+            status = digest_field(schema, batch, i, &digests[i], err);
+        if (status != 0)
+            break;
         if (cat->json)
-            print_batch_json(schema, batch, &info);
+            print_batch_json(schema, digests, &info);
         else
-            print_batch(schema, batch, &info);
+            print_batch(schema, digests, &info);
         sum->batches++;
         sum->samples += info.valid;
         if (cat->pause_ms > 0) {
             fflush(stdout);
             nanosleep(&(struct timespec){(time_t)(cat->pause_ms / 1000), (long)(cat->pause_ms % 1000) * 1000000}, NULL);
         }
-        status = feedd_release(stream, batch, err);
+        status = feedd_release(batch, NULL, err);
         if (status != 0)
             break;
         if (ferror(stdout)) /* a pipe that closed: nobody wants more */

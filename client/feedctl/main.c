@@ -15,6 +15,7 @@ static const struct {
 } commands[] = {
     {"status", command_listing, "the daemon, its datasets, streams and clients, and what holds them up"},
     {"datasets", command_listing, "the configured datasets"},
+    {"gpus", command_listing, "the GPUs that it drives, and the copies to each"},
     {"streams", command_listing, "the open streams, and what holds each up"},
     {"clients", command_listing, "the connected clients"},
     {"errors", command_listing, "samples that could not be read or decoded, and why"},

@@ -93,6 +93,27 @@ static void print_streams(const json_t *report)
                number_at(stream, "workers_mean"), rank);
         const json_t *bottleneck = json_object_get(stream, "bottleneck");
         printf("       %s: %s\n", string_at(bottleneck, "stage"), string_at(bottleneck, "text"));
+        bool on_gpu = json_is_string(json_object_get(stream, "device"));
+        printf("       %s%s%s, normalised by the client: %s\n", on_gpu ? string_at(stream, "device") : "host memory",
+               on_gpu ? " by " : "", on_gpu ? string_at(stream, "transport") : "", string_at(stream, "mode_reason"));
+    }
+}
+
+static void print_gpus(const json_t *report)
+{
+    const json_t *gpus = json_object_get(report, "gpus");
+    printf("GPU                                      NAME             STATE     RINGS      OF  COPIES/S    GB/S "
+           "COPYING\n");
+    size_t i;
+    const json_t *gpu;
+    json_array_foreach (gpus, i, gpu) {
+        char rings[32], most[32];
+        printf("%-40s %-16.16s %-8s %7s %7s %9.0f %7.2f %5.0f %%\n", string_at(gpu, "gpu"), string_at(gpu, "name"),
+               string_at(gpu, "state"), human_bytes(number_at(gpu, "ring_bytes"), rings),
+               human_bytes(number_at(gpu, "ring_max"), most), number_at(gpu, "copies_per_s"),
+               number_at(gpu, "copied_bytes_per_s") / 1e9, number_at(gpu, "copying") * 100);
+        if (json_is_string(json_object_get(gpu, "error")))
+            printf("  %s\n", string_at(gpu, "error"));
     }
 }
 
@@ -145,7 +166,8 @@ static void print_report(const json_t *report)
     const struct {
         const char *list;
         void (*print)(const json_t *report);
-    } tables[] = {{"datasets", print_datasets}, {"streams", print_streams}, {"clients", print_clients}};
+    } tables[] = {
+        {"gpus", print_gpus}, {"datasets", print_datasets}, {"streams", print_streams}, {"clients", print_clients}};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
         if (json_array_size(json_object_get(report, tables[i].list)) > 0) {
             putchar('\n');
@@ -163,6 +185,7 @@ static const struct listing {
 } listings[] = {
     {"status", NULL, feedd_status_json, print_report, "What the daemon does now; first what holds it up."},
     {"datasets", "datasets", feedd_status_json, print_datasets, "The configured datasets."},
+    {"gpus", "gpus", feedd_status_json, print_gpus, "The GPUs that it drives, and the copies to each."},
     {"streams", "streams", feedd_status_json, print_streams, "The open streams, and what holds each up."},
     {"clients", "clients", feedd_status_json, print_clients, "The connected clients."},
     {"errors", "errors", feedd_errors_json, print_errors, "Samples that could not be read or decoded, and why."},

@@ -58,7 +58,7 @@ static double take(struct feedd_stream *stream, double seconds, struct feedd_err
                 return -1;
             feedd_batch_view(batch, 0, &view);
             samples += view.shape[0];
-            if (feedd_release(stream, batch, err) != 0)
+            if (feedd_release(batch, NULL, err) != 0)
                 return -1;
         }
         spent = seconds_now() - began;

@@ -48,7 +48,8 @@ class Schema(Structure):
         ("class_count", c_uint32), ("class_names", POINTER(c_char_p)),
         ("batch_size", c_uint32), ("depth", c_uint32), ("rank", c_uint32), ("world_size", c_uint32), ("order", c_int32),
         ("tail", c_int32), ("seed", c_uint64), ("epochs", c_uint64), ("share", c_int32), ("group", c_char_p),
-        ("slot_bytes", c_uint64), ("transport", c_char_p), ("mode_reason", c_char_p),
+        ("slot_bytes", c_uint64), ("transport", c_char_p), ("mode_reason", c_char_p), ("device", c_char_p),
+        ("device_ordinal", c_int32),
     ]  # fmt: skip
 
 
@@ -109,7 +110,8 @@ def load(path):
         ("stream_token", None, c_void_p, c_char_p),
         ("stream_stats", None, c_void_p, POINTER(Stats)),
         ("status_json", c_int, c_void_p, POINTER(c_void_p), POINTER(Error)),
-        ("normalize", c_int, c_void_p, c_uint32, POINTER(NormalizeOptions), c_void_p, c_size_t, POINTER(Error)),
+        ("normalize", c_int, c_void_p, c_uint32, POINTER(NormalizeOptions), c_void_p, c_size_t, c_void_p,
+         POINTER(Error)),
     ):
         function = getattr(lib, f"feedd_{name}")
         function.restype, function.argtypes = result, arguments
@@ -175,7 +177,7 @@ class Stream:
 
     def release(self, batch):
         error = Error()
-        check(lib.feedd_release(self.handle, batch, byref(error)), error)
+        check(lib.feedd_release(batch, None, byref(error)), error)
 
     def fd(self):
         error = Error()

@@ -42,7 +42,7 @@ int main(int argc, char **argv)
             const struct feedd_batch *batch;
             status = feedd_next(stream, 10000, &batch, &err);
             if (status == 0)
-                status = feedd_release(stream, batch, &err);
+                status = feedd_release(batch, NULL, &err);
             taken++;
             if (i > 3)
                 pace((int)left);

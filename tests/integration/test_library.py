@@ -37,7 +37,7 @@ int main(int argc, char **argv)
         struct feedd_batch_info info;
         feedd_batch_info(batch, &info);
         samples += info.valid;
-        feedd_release(stream, batch, &err);
+        feedd_release(batch, NULL, &err);
     }
     feedd_client_close(client);
     printf("%s: %s after %lu samples\\n", feedd_version(), feedd_status_name(rc), samples);

@@ -1,0 +1,61 @@
+/* device.h - what libfeedd does on a GPU: cuda.c, or no_cuda.c where it is built without CUDA, in which case nothing
+ * but device_find() is ever called.
+ *
+ * Everything happens in the primary contexts of the process, which frameworks use too; libfeedd makes none of its own.
+ * The calling thread's current device is left as it was.
+ * Threads: any. */
+#ifndef FEEDD_DEVICE_H
+#define FEEDD_DEVICE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "feedd_types.h"
+#include "normalize.h"
+
+struct CUstream_st; /* *cudaStream_t */
+
+struct device {
+    int ordinal; /* of CUDA's, in this process; -1: host memory */
+    char uuid[FEEDD_UUID_TEXT];
+};
+
+#define DEVICE_HANDLE_BYTES 64 /* of a cudaIpcMemHandle_t */
+
+/* By name: "cuda" (the calling thread's current device), "cuda:N", or a UUID.
+ * @return 0 and *out; FEEDD_E_DEVICE: what is missing; FEEDD_E_ARGUMENT: no such name */
+int device_find(const char *name, struct device *out, struct feedd_error *err);
+
+/* Opens another process' memory; once in this one, and counted. @return 0 and *out, the start of that memory, to be
+ * given to device_unmap() */
+int device_map(const struct device *device, const uint8_t handle[DEVICE_HANDLE_BYTES], void **out,
+               struct feedd_error *err);
+void device_unmap(const struct device *device, void *base);
+
+/* Copies to host memory, and waits for that copy alone. */
+int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err);
+
+/* Enqueues the kernel on `stream`. Parameters and windows are checked already. */
+int device_normalize(const struct device *device, const struct normalize_params *params, const uint8_t *in,
+                     const struct normalize_window *windows, void *out, struct CUstream_st *stream,
+                     struct feedd_error *err);
+
+/* A point in a stream that can be waited for. */
+struct device_mark;
+
+/* Marks where `stream` stands. @param mark  one that was passed, to be used again, or NULL
+ * @return 0 and *out, owned by the caller; FEEDD_E_STATE: the stream is being captured */
+int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark,
+                struct feedd_error *err);
+bool device_mark_passed(const struct device_mark *mark); /* doesn't wait */
+void device_mark_wait(const struct device_mark *mark);   /* sleeps; returns also when the GPU has failed */
+void device_mark_free(struct device_mark *mark);
+
+/* Waits for everything that this process has given to the device. */
+void device_finish(const struct device *device);
+
+/* The calling thread waits on marks while others may be capturing graphs: that must not disturb them. */
+void device_waiting_thread(void);
+
+#endif
