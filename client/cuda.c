@@ -28,7 +28,6 @@ static pthread_mutex_t opened_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct opened *opened_list;
 
 struct device_mark {
-    int ordinal;
     cudaEvent_t event;
 };
 
@@ -271,18 +270,12 @@ int device_normalize(const struct device *device, const struct normalize_params 
     return status;
 }
 
-static int mark_new(const struct device *device, struct device_mark **out, struct feedd_error *err)
+static int mark_new(struct device_mark **out, struct feedd_error *err)
 {
-    struct visit visit;
     struct device_mark *mark = calloc(1, sizeof(*mark));
     if (mark == NULL)
         return error_set(err, FEEDD_E_MEMORY, "no memory for giving back a batch");
-    mark->ordinal = device->ordinal;
-    cudaError_t error = visit_begin(device, &visit);
-    if (error == cudaSuccess) {
-        error = cudaEventCreateWithFlags(&mark->event, cudaEventBlockingSync | cudaEventDisableTiming);
-        visit_end(device, &visit);
-    }
+    cudaError_t error = cudaEventCreateWithFlags(&mark->event, cudaEventBlockingSync | cudaEventDisableTiming);
     if (error != cudaSuccess) {
         free(mark);
         return cuda_failed(error, "creating an event", err);
@@ -291,27 +284,39 @@ static int mark_new(const struct device *device, struct device_mark **out, struc
     return 0;
 }
 
-int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark,
+static int record(struct CUstream_st *stream, struct device_mark **mark, struct feedd_error *err)
+{
+    struct device_mark *made = *mark;
+    int status = made == NULL ? mark_new(&made, err) : 0;
+    if (status != 0)
+        return status;
+    cudaError_t error = cudaEventRecord(made->event, stream);
+    if (error == cudaSuccess) {
+        *mark = made;
+        return 0;
+    }
+    if (*mark == NULL)
+        device_mark_free(made);
+    return cuda_failed(error, "giving back a batch", err);
+}
+
+int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark, bool *idle,
                 struct feedd_error *err)
 {
-    int before;
-    struct device_mark *made = *mark;
-    cudaError_t error = enter(device, &before); /* on which NULL and cudaStreamPerThread depend */
+    struct visit visit; /* asking about a stream would spoil the capture of another */
+    cudaError_t error = visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "giving back a batch", err);
     int status = check_capture(stream, "giving back a batch", err);
-    if (status == 0 && made == NULL)
-        status = mark_new(device, &made, err);
     if (status == 0) {
-        error = cudaEventRecord(made->event, stream);
-        if (error != cudaSuccess)
+        error = cudaStreamQuery(stream);
+        *idle = error == cudaSuccess;
+        if (error == cudaErrorNotReady)
+            status = record(stream, mark, err);
+        else if (error != cudaSuccess)
             status = cuda_failed(error, "giving back a batch", err);
     }
-    leave(device, before);
-    if (status == 0)
-        *mark = made;
-    else if (*mark == NULL && made != NULL)
-        device_mark_free(made);
+    visit_end(device, &visit);
     return status;
 }
 

@@ -44,9 +44,10 @@ int device_normalize(const struct device *device, const struct normalize_params 
 /* A point in a stream that can be waited for. */
 struct device_mark;
 
-/* Marks where `stream` stands. @param mark  one that was passed, to be used again, or NULL
- * @return 0 and *out, owned by the caller; FEEDD_E_STATE: the stream is being captured */
-int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark,
+/* Marks where `stream` stands, unless it has nothing to do.
+ * @param mark  one that was passed, to be used again, or NULL: then a new one is made where it is needed
+ * @return 0 and *mark, owned by the caller, or *idle; FEEDD_E_STATE: the stream is being captured */
+int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark, bool *idle,
                 struct feedd_error *err);
 bool device_mark_passed(const struct device_mark *mark); /* doesn't wait */
 void device_mark_wait(const struct device_mark *mark);   /* sleeps; returns also when the GPU has failed */

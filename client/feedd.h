@@ -113,7 +113,8 @@ int feedd_open(struct feedd_client *client, const char *source, const struct fee
                struct feedd_stream **out, struct feedd_error *err);
 
 /* Gives back every batch that is held and closes the stream. Batches of it must not be touched afterwards. On a GPU it
- * waits: for what batches that were given back wait for, and while batches are held for all work of the device. */
+ * waits: for what batches that were given back wait for, and, while batches are held, for all work of the device, which
+ * no CUDA graph may be captured at the same time for. */
 void feedd_stream_close(struct feedd_stream *stream);
 
 /* One named array of the stream's batches. */

@@ -158,8 +158,9 @@ void stream_signal(struct feedd_stream *stream);
 void stream_poll_socket(struct feedd_stream *stream);
 
 /* Gives a batch on a GPU back when `stream` has got to where it stands now. Returns at once.
- * @return 0; FEEDD_E_STATE (the stream is being captured), FEEDD_E_DEVICE, FEEDD_E_MEMORY: it is still held */
-int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream,
+ * @return 0, and *idle where it has got there already: then the caller gives the batch back; FEEDD_E_STATE (the stream
+ * is being captured), FEEDD_E_DEVICE, FEEDD_E_MEMORY: it is still held */
+int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream, bool *idle,
                  struct feedd_error *err);
 /* Waits until nothing of the stream is on its way back. */
 void releaser_drain(struct feedd_client *client, const struct feedd_stream *stream);

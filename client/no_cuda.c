@@ -48,12 +48,13 @@ int device_normalize(const struct device *device, const struct normalize_params 
     return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
 }
 
-int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark,
+int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark, bool *idle,
                 struct feedd_error *err)
 {
     (void)device;
     (void)stream;
     (void)mark;
+    (void)idle;
     return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
 }
 

@@ -2,7 +2,8 @@
  * needs it.
  *
  * Happy path: feedd_release() marks where the caller's stream stands and returns -> the thread sleeps until the oldest
- * mark is passed, takes every other one that is, and sends RELEASE for all of them.
+ * mark is passed, takes every other one that is, and sends RELEASE for all of them. A stream that has nothing to do is
+ * found out at once, and the batch given back as one in host memory is.
  * What can fail: the connection. Then nobody is there to be told, and the caller's next call finds out. A GPU that has
  * failed passes every mark.
  *
@@ -111,13 +112,13 @@ static int start(struct feedd_client *client, struct feedd_error *err)
     return 0;
 }
 
-int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream,
+int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream, bool *idle,
                  struct feedd_error *err)
 {
     int status = client->has_releaser ? 0 : start(client, err);
     if (status == 0) /* a slot's mark is used again and again: the thread is done with it when the batch is ABSENT */
-        status = device_mark(&batch->map->stream->device, stream, &batch->mark, err);
-    if (status != 0)
+        status = device_mark(&batch->map->stream->device, stream, &batch->mark, idle, err);
+    if (status != 0 || *idle)
         return status;
     atomic_store_explicit(&batch->state, BATCH_RETURNING, memory_order_relaxed);
     batch->returning_next = NULL;

@@ -812,9 +812,14 @@ FEEDD_API int feedd_release(const struct feedd_batch *handle, struct CUstream_st
         give_back(stream, batch);
         return 0;
     }
-    int status = releaser_add(stream->client, batch, cuda_stream, err);
+    bool idle;
+    int status = releaser_add(stream->client, batch, cuda_stream, &idle, err);
     if (status != 0)
         return status;
+    if (idle) {
+        give_back(stream, batch);
+        return 0;
+    }
     map->held--;
     if (map != stream->map)
         unmap_older(stream);

@@ -24,12 +24,12 @@ namespace
 enum mapping { PLANES, STAGED_PLANES, STAGED_VALUES };
 
 /* Of both mappings. The staged one's is a multiple of 3, so that a thread meets the same channels in all its pieces. */
-constexpr uint32_t PLANES_THREADS = 256, STAGED_THREADS = 192;
-constexpr uint32_t QUAD = 4;          /* pixels; also values of a piece of the output */
-constexpr uint32_t STAGED_BLOCKS = 7; /* a multiprocessor, at least: leaves 48 registers, which none needs more of */
-constexpr uint32_t GRID_MAX = 65535;  /* of CUDA's, in y and z */
-constexpr uint32_t WINDOWS_MAX = 256; /* samples of one launch with windows, which are its parameters */
-constexpr uint32_t FLIP = 1u << 31;   /* of a window, beside its offset: a sample is smaller */
+constexpr uint32_t PLANES_THREADS = 256, STAGED_THREADS = 96;
+constexpr uint32_t QUAD = 4;           /* pixels; also values of a piece of the output */
+constexpr uint32_t STAGED_BLOCKS = 14; /* a multiprocessor, at least: leaves 48 registers, which none needs more of */
+constexpr uint32_t GRID_MAX = 65535;   /* of CUDA's, in y and z */
+constexpr uint32_t WINDOWS_MAX = 256;  /* samples of one launch with windows, which are its parameters */
+constexpr uint32_t FLIP = 1u << 31;    /* of a window, beside its offset: a sample is smaller */
 constexpr uint32_t LEAD = 4; /* pixels before the tile that are staged too when the output isn't aligned to pieces */
 
 __host__ __device__ constexpr uint32_t bytes_of(int dtype)

@@ -18,6 +18,32 @@
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010 /* Linux 5.1 */
 #endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+
+/* The kernel locks a process' memory map while it maps or unmaps, and everybody who allocates waits: so not gigabytes
+ * at a time. */
+#define MAP_STEP (16ull << 20)
+
+/* Maps every page of new memory, which is all 0. */
+static void populate(uint8_t *memory, uint64_t bytes)
+{
+    const uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    for (uint64_t at = 0; at < bytes; at += MAP_STEP) {
+        uint64_t step = bytes - at < MAP_STEP ? bytes - at : MAP_STEP;
+        if (madvise(memory + at, step, MADV_POPULATE_WRITE) == 0)
+            continue;
+        for (uint64_t i = at; i < at + step; i += page) /* an older kernel */
+            *(volatile uint8_t *)(memory + i) = 0;
+    }
+}
+
+static void unmap(uint8_t *memory, uint64_t bytes)
+{
+    for (uint64_t at = 0; at < bytes; at += MAP_STEP)
+        munmap(memory + at, bytes - at < MAP_STEP ? bytes - at : MAP_STEP);
+}
 
 int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **memory_out, struct feedd_error *err)
 {
@@ -35,10 +61,12 @@ int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **m
             status = error_set(err, FEEDD_E_MEMORY, "%llu bytes of shared memory: %s", (unsigned long long)bytes,
                                strerror(rc));
     if (status == 0) {
-        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
+        memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (memory == MAP_FAILED)
             status = error_set(err, FEEDD_E_MEMORY, "mapping %llu bytes of shared memory: %s",
                                (unsigned long long)bytes, strerror(errno));
+        else
+            populate(memory, bytes);
     }
     /* FUTURE_WRITE: our mapping stays writable, every later one and write() are refused. */
     if (status == 0 && fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL) != 0)
@@ -46,7 +74,7 @@ int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **m
             error_set(err, FEEDD_E_IO, "sealing shared memory: %s (Linux 5.1 or later is needed)", strerror(errno));
     if (status != 0) {
         if (memory != MAP_FAILED)
-            munmap(memory, bytes);
+            unmap(memory, bytes);
         close(fd);
         return status;
     }
@@ -58,11 +86,11 @@ int backend_memfd_new(const char *name, uint64_t bytes, int *fd_out, uint8_t **m
 void ring_memory_free(struct ring *ring)
 {
     if (ring->staging != NULL) {
-        munmap(ring->staging, slot_ring_bytes(&ring->spec.layout, ring->spec.depth));
+        unmap(ring->staging, slot_ring_bytes(&ring->spec.layout, ring->spec.depth));
         close(ring->ring_fd);
     }
     if (ring->meta != NULL) {
-        munmap(ring->meta, slot_meta_bytes(&ring->spec.layout, ring->spec.depth));
+        unmap(ring->meta, slot_meta_bytes(&ring->spec.layout, ring->spec.depth));
         close(ring->meta_fd);
     }
 }
