@@ -175,7 +175,7 @@ cudaError_t cudaDeviceSynchronize(void)
     if (error == cudaSuccess)
         error = capture_forbids_device(call.device);
     if (error == cudaSuccess) {
-        streams_wait(call.device);
+        queue_wait_all(call.device);
         error = device_error(call.device);
     }
     return call_end(&call, error, "%s", "");
@@ -186,7 +186,7 @@ cudaError_t cudaDeviceReset(void)
     struct call call;
     cudaError_t error = call_begin(&call, __func__, CALL_PROCESS);
     if (error == cudaSuccess) {
-        streams_wait(call.device);
+        queue_wait_all(call.device);
         memory_forget(call.device);
         if (device_error(call.device) != cudaSuccess) /* a failed GPU stays lost to the process */
             atomic_store(&call.device->failed, (int)cudaErrorDevicesUnavailable);

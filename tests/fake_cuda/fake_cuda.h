@@ -15,15 +15,15 @@
  * What goes wrong, and when:
  *   FEEDD_FAKE_CUDA_FAIL=FUNCTION:N:ERROR[:sticky|:async][,...]
  *       The Nth call (from 1, counted a process; * for every one) of FUNCTION returns ERROR, a number or a name, and
- *       does nothing else. sticky: so does everything that touches the caller's GPU afterwards. async: the call
- *       succeeds, its execution fails, and that is sticky. FUNCTION may be a kernel: normalize_cuda_launch, gpu_spin,
- *       gpu_checksum
+ *       does nothing else. sticky: so does everything that touches the caller's GPU afterwards. async, of a copy, a
+ *       cudaMemset, a host function or a kernel: the call succeeds, its execution fails, and that is sticky. Kernels
+ *       are called normalize_cuda_launch, gpu_spin and gpu_checksum
  *   FEEDD_FAKE_CUDA_DELAY_US=FUNCTION:US[,...]
  *       Execution begins that much later; of a function that executes nothing, the call takes that much longer
  *
  * What it did:
- *   FEEDD_FAKE_CUDA_LOG=PATH       one line a call is appended: PID TID FUNCTION key=value... -> error's name. Copies
- *                                  have kind=H2D|D2H|D2D|H2H bytes= src= dst= stream=. Processes may share a file
+ *   FEEDD_FAKE_CUDA_LOG=PATH       one line a call is appended: PID TID FUNCTION key=value... -> error's name; of
+ * copies kind=H2D|D2H|D2D|H2H bytes= src= dst= stream=. Calls about errors have none. Processes may share a file
  *   FEEDD_FAKE_CUDA_LEAKS=PATH     when a process that used it exits, one line is appended of what wasn't given back:
  *                                  PID allocations=N imports=N registered=N streams=N events=N hostallocs=N
  *
@@ -34,11 +34,11 @@
  * Where it differs: what gives something back does so on a failed GPU too, although it returns the error, so that a
  * test sees what a caller would have left behind. cudaStreamDestroy() waits for the stream's work. A copy from host
  * memory of which only a later part is registered is refused; the real one takes it as pageable. A stream that joins a
- * capture by an event and isn't joined back is no error. Graphs can't be launched. cudaDeviceReset() leaves streams and
- * events.
+ * capture by an event and isn't joined back is no error. Graphs can't be launched. Fresh memory of the GPU holds zeros.
+ * cudaDeviceReset() leaves streams and events.
  *
- * The rest of this header is for the files of this folder: setup.c (environment, what every call begins and ends with),
- * device.c, memory.c, stream.c (streams, events, capture), kernels.c. */
+ * The rest of this header is for the files of this folder: setup.c (the environment, what every call begins and ends
+ * with), device.c, memory.c, copy.c, kernels.c; and those that stream.h is for. */
 #ifndef FEEDD_FAKE_CUDA_H
 #define FEEDD_FAKE_CUDA_H
 
@@ -111,11 +111,22 @@ void *setup_need(void *pointer);
 
 /* What the host reaches the GPU's view [address, address + bytes) by, or NULL if the GPU can't use all of it. */
 void *memory_resolve(const void *address, size_t bytes);
+
+/* One end of a copy. */
+struct memory_place {
+    void *memory; /* as the host reaches it */
+    bool device, pageable;
+};
+
+/* @param by_gpu  the caller says that it is memory of the GPU; then it has to be memory that the GPU can use
+ * @return cudaErrorInvalidValue for that, for NULL, and for bytes that lie in an allocation or registration in part */
+cudaError_t memory_place(const void *address, size_t bytes, bool by_gpu, struct memory_place *out);
+
 /* Frees the device's memory, imports and registrations; nothing is being executed. */
 void memory_forget(const struct device *device);
 void memory_count(unsigned *allocations, unsigned *imports, unsigned *registered, unsigned *host_allocations);
 
-/* --- stream.c --- */
+/* --- stream.c, event.c --- */
 
 /* @param handle  as callers name it
  * @return cudaSuccess and *out; what its device failed with; cudaErrorStreamCaptureImplicit for the legacy stream while
@@ -129,22 +140,28 @@ cudaError_t stream_find(cudaStream_t handle, struct CUstream_st **out);
 cudaError_t stream_execute(const struct call *call, struct CUstream_st *stream, cudaError_t (*run)(void *argument),
                            void *argument, bool wait);
 
-/* Waits until everything enqueued so far has been executed; of all devices when NULL. */
-void streams_wait(struct device *device);
-/* Ends all threads; what is left is not executed. */
-void streams_stop(void);
-void streams_count(unsigned *streams, unsigned *events);
+/* How many callers have made and not destroyed. */
+unsigned stream_count(void);
+unsigned event_count(void);
+
+/* --- queue.c --- */
+
+/* Waits until everything enqueued so far has been executed; on all devices if NULL. */
+void queue_wait_all(const struct device *device);
+/* Ends all threads; what is still queued isn't executed. */
+void queue_stop_all(void);
+/* Whether this thread is a stream's. */
+bool queue_is_executing(void);
+/* On such a thread: sleeps that long, unless the device fails or the process ends before. */
+void queue_sleep_us(unsigned long us);
+
+/* --- capture.c --- */
 
 /* @return cudaErrorStreamCaptureUnsupported while a capture forbids this thread what isn't ordered by a stream; the
  * capture is invalid then */
 cudaError_t capture_forbids(void);
 /* The same for what waits for the whole device, which every capture forbids. */
 cudaError_t capture_forbids_device(const struct device *device);
-
-/* On a stream's thread: sleeps that long, unless the device fails or the process ends before. */
-void stream_sleep_us(unsigned long us);
-/* Whether this thread is a stream's. */
-bool stream_is_executing(void);
 
 #pragma GCC visibility pop
 

@@ -101,7 +101,7 @@ int normalize_cuda_launch(const struct normalize_params *params, const uint8_t *
 static void spin(const void *parameters, void *const memory[])
 {
     (void)memory;
-    stream_sleep_us(*(const unsigned *)parameters * 1000UL);
+    queue_sleep_us(*(const unsigned *)parameters * 1000UL);
 }
 
 int gpu_spin(unsigned ms, void *stream)

@@ -1,4 +1,4 @@
-/* memory.c - the fake CUDA runtime's memory, copies and IPC: fake_cuda.h.
+/* memory.c - the fake CUDA runtime's memory and IPC: fake_cuda.h.
  *
  * Device memory is a memfd mapped twice: where the GPU sees it, without any access for the host, and where copies and
  * kernels reach it. An IPC handle names the process, the descriptor and a random tag that is also the memfd's name:
@@ -21,7 +21,7 @@
 #include "fake_cuda.h"
 
 #define PAGE_BYTES       4096
-#define STAGED_BYTES_MAX 65536 /* a copy from pageable memory of up to this many bytes doesn't wait for its stream */
+#define MEMFD_PREFIX     "feedd-fake-gpu-"
 #define HANDLE_MAGIC     "feeddGPU"
 #define HOST_ALLOC_FLAGS (cudaHostAllocPortable | cudaHostAllocMapped | cudaHostAllocWriteCombined)
 #define HOST_REGISTER_FLAGS                                                                                            \
@@ -51,6 +51,7 @@ _Static_assert(sizeof(struct handle) <= sizeof(cudaIpcMemHandle_t), "an IPC hand
 
 static pthread_rwlock_t lock = PTHREAD_RWLOCK_INITIALIZER;
 static struct range *ranges;
+static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool on_device(const struct range *range)
 {
@@ -146,6 +147,24 @@ void *memory_resolve(const void *address, size_t bytes)
     return memory;
 }
 
+cudaError_t memory_place(const void *address, size_t bytes, bool by_gpu, struct memory_place *out)
+{
+    cudaError_t error = cudaSuccess;
+    pthread_rwlock_rdlock(&lock);
+    const struct range *range = range_of(address);
+    const size_t offset = range != NULL ? (size_t)((const uint8_t *)address - range->address) : 0;
+    if (range != NULL ? bytes > range->bytes - offset : address == NULL || range_overlapping(address, bytes) != NULL)
+        error = cudaErrorInvalidValue;
+    else if (range != NULL)
+        *out = (struct memory_place){.memory = range->memory + offset, .device = on_device(range)};
+    else if (by_gpu)
+        error = cudaErrorInvalidValue;
+    else
+        *out = (struct memory_place){.memory = (void *)(uintptr_t)address, .pageable = true};
+    pthread_rwlock_unlock(&lock);
+    return error;
+}
+
 void memory_forget(const struct device *device)
 {
     pthread_rwlock_wrlock(&lock);
@@ -178,7 +197,7 @@ void memory_count(unsigned *allocations, unsigned *imports, unsigned *registered
 
 static void memfd_name(uint64_t tag, char *name, size_t size)
 {
-    snprintf(name, size, "feedd-fake-gpu-%016llx", (unsigned long long)tag);
+    snprintf(name, size, MEMFD_PREFIX "%016llx", (unsigned long long)tag);
 }
 
 /* Maps range->fd: address without access, memory with.
@@ -231,10 +250,11 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
         error = capture_forbids();
     if (error == cudaSuccess && out == NULL)
         error = cudaErrorInvalidValue;
-    if (error == cudaSuccess && bytes > 0)
-        error = allocate(call.device, bytes, &pointer);
-    if (error == cudaSuccess)
-        *out = pointer;
+    if (error == cudaSuccess) {
+        if (bytes > 0)
+            error = allocate(call.device, bytes, &pointer);
+        *out = pointer; /* NULL when there is no memory */
+    }
     return call_end(&call, error, "bytes=%zu pointer=%p", bytes, pointer);
 }
 
@@ -246,7 +266,7 @@ cudaError_t cudaFree(void *pointer)
         error = capture_forbids();
     if (error == cudaSuccess && pointer != NULL) {
         if (range_begins(pointer, RANGE_ALLOCATION))
-            streams_wait(NULL);
+            queue_wait_all(NULL);
         if (!range_remove(pointer, RANGE_ALLOCATION))
             error = cudaErrorInvalidValue;
     }
@@ -324,7 +344,7 @@ cudaError_t cudaHostUnregister(void *pointer)
         pthread_rwlock_unlock(&lock);
     }
     if (error == cudaSuccess) {
-        streams_wait(NULL);
+        queue_wait_all(NULL);
         if (!range_remove(pointer, RANGE_REGISTERED))
             error = cudaErrorHostMemoryNotRegistered;
     }
@@ -365,7 +385,7 @@ cudaError_t cudaFreeHost(void *pointer)
         error = capture_forbids();
     if (error == cudaSuccess && pointer != NULL) {
         if (range_begins(pointer, RANGE_HOST_ALLOCATION))
-            streams_wait(NULL);
+            queue_wait_all(NULL);
         if (!range_remove(pointer, RANGE_HOST_ALLOCATION))
             error = cudaErrorInvalidValue;
     }
@@ -425,6 +445,7 @@ cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *out, void *pointer)
 /* Opens the memory that the handle names, of another process. */
 static cudaError_t open_handle(const struct handle *handle, struct range *range)
 {
+    const char prefix[] = "/memfd:" MEMFD_PREFIX;
     char path[64], name[64], expected[96], link[96];
     snprintf(path, sizeof(path), "/proc/%d", handle->pid);
     if (access(path, F_OK) != 0)
@@ -436,8 +457,8 @@ static cudaError_t open_handle(const struct handle *handle, struct range *range)
     if (length < 0)
         return errno == EACCES ? cudaErrorMapBufferObjectFailed : cudaErrorInvalidValue;
     link[length] = '\0';
-    if (strcmp(link, expected) != 0)
-        return cudaErrorInvalidValue;
+    if (strcmp(link, expected) != 0) /* other memory may have taken its place */
+        return strncmp(link, prefix, strlen(prefix)) == 0 ? cudaErrorNotPermitted : cudaErrorInvalidValue;
     range->fd = open(path, O_RDWR | O_CLOEXEC);
     if (range->fd < 0)
         return errno == EACCES ? cudaErrorMapBufferObjectFailed : cudaErrorInvalidValue;
@@ -449,6 +470,7 @@ static cudaError_t open_handle(const struct handle *handle, struct range *range)
     return cudaSuccess;
 }
 
+/* Under import_lock: a handle that two threads open at once is imported once. */
 static cudaError_t import(struct device *device, const cudaIpcMemHandle_t *packed, void **out)
 {
     struct handle handle;
@@ -487,8 +509,11 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
     cudaError_t error = call_begin(&call, __func__, CALL_DEVICE);
     if (error == cudaSuccess && (out == NULL || flags != cudaIpcMemLazyEnablePeerAccess))
         error = cudaErrorInvalidValue;
-    if (error == cudaSuccess)
+    if (error == cudaSuccess) {
+        pthread_mutex_lock(&import_lock);
         error = import(call.device, &handle, &pointer);
+        pthread_mutex_unlock(&import_lock);
+    }
     if (error == cudaSuccess)
         *out = pointer;
     return call_end(&call, error, "pointer=%p flags=%u", pointer, flags);
@@ -501,7 +526,7 @@ cudaError_t cudaIpcCloseMemHandle(void *pointer)
     if (error == cudaSuccess && !range_begins(pointer, RANGE_IMPORT))
         error = cudaErrorInvalidValue;
     if (error == cudaSuccess) {
-        streams_wait(NULL);
+        queue_wait_all(NULL);
         pthread_rwlock_wrlock(&lock);
         struct range *range = range_of(pointer);
         const bool last = range != NULL && range->opens == 1;
@@ -514,128 +539,4 @@ cudaError_t cudaIpcCloseMemHandle(void *pointer)
     if (error == cudaSuccess)
         error = device_error(call.device);
     return call_end(&call, error, "pointer=%p", pointer);
-}
-
-/* --- copies --- */
-
-struct copy {
-    void *to;
-    const void *from;
-    size_t bytes;
-    int value;          /* of memset */
-    uint8_t snapshot[]; /* of a small pageable source */
-};
-
-static cudaError_t run_copy(void *argument)
-{
-    const struct copy *copy = argument;
-    memmove(copy->to, copy->from, copy->bytes);
-    return cudaSuccess;
-}
-
-static cudaError_t run_set(void *argument)
-{
-    const struct copy *copy = argument;
-    memset(copy->to, copy->value, copy->bytes);
-    return cudaSuccess;
-}
-
-/* One end of a copy. */
-struct place {
-    void *memory; /* as the host reaches it */
-    bool device, pageable;
-};
-
-/* @param by_gpu  the caller says that it is memory of the GPU */
-static cudaError_t place_of(const void *address, size_t bytes, bool by_gpu, struct place *out)
-{
-    cudaError_t error = cudaSuccess;
-    pthread_rwlock_rdlock(&lock);
-    const struct range *range = range_of(address);
-    const size_t offset = range != NULL ? (size_t)((const uint8_t *)address - range->address) : 0;
-    if (range != NULL ? bytes > range->bytes - offset : address == NULL || range_overlapping(address, bytes) != NULL)
-        error = cudaErrorInvalidValue;
-    else if (range != NULL)
-        *out = (struct place){.memory = range->memory + offset, .device = on_device(range)};
-    else if (by_gpu)
-        error = cudaErrorInvalidValue;
-    else
-        *out = (struct place){.memory = (void *)(uintptr_t)address, .pageable = true};
-    pthread_rwlock_unlock(&lock);
-    return error;
-}
-
-static const char *kind_name(enum cudaMemcpyKind kind, const struct place *to, const struct place *from)
-{
-    static const char *const names[] = {"H2H", "H2D", "D2H", "D2D"};
-    return names[kind < cudaMemcpyDefault ? (unsigned)kind : (to->device ? 1U : 0U) + (from->device ? 2U : 0U)];
-}
-
-/* @param wait  for the copy, but for one within the GPU */
-static cudaError_t copy(const char *function, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
-                        cudaStream_t handle, bool wait)
-{
-    struct call call;
-    struct CUstream_st *stream = NULL;
-    struct place target = {0}, source = {0};
-    cudaError_t error = call_begin_async(&call, function);
-    if (error == cudaSuccess)
-        error = stream_find(handle, &stream);
-    if (error == cudaSuccess && bytes > 0 && (unsigned)kind > cudaMemcpyDefault)
-        error = cudaErrorInvalidMemcpyDirection;
-    if (error == cudaSuccess && bytes > 0)
-        error = place_of(to, bytes, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, &target);
-    if (error == cudaSuccess && bytes > 0)
-        error = place_of(from, bytes, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice, &source);
-    if (error == cudaSuccess && bytes > 0) {
-        const bool staged = source.pageable && bytes <= STAGED_BYTES_MAX;
-        struct copy *copy = setup_need(malloc(sizeof(*copy) + (staged ? bytes : 0)));
-        *copy = (struct copy){.to = target.memory, .from = source.memory, .bytes = bytes};
-        if (staged) {
-            memcpy(copy->snapshot, source.memory, bytes);
-            copy->from = copy->snapshot;
-        }
-        const bool blocks = wait ? !target.device || !source.device : target.pageable || (source.pageable && !staged);
-        error = stream_execute(&call, stream, run_copy, copy, blocks);
-    }
-    return call_end(&call, error, "kind=%s bytes=%zu src=%p dst=%p stream=%p", kind_name(kind, &target, &source), bytes,
-                    from, to, (void *)handle);
-}
-
-cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
-{
-    return copy(__func__, to, from, bytes, kind, cudaStreamLegacy, true);
-}
-
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
-{
-    return copy(__func__, to, from, bytes, kind, stream, false);
-}
-
-static cudaError_t set(const char *function, void *to, int value, size_t bytes, cudaStream_t handle)
-{
-    struct call call;
-    struct CUstream_st *stream = NULL;
-    struct place target = {0};
-    cudaError_t error = call_begin_async(&call, function);
-    if (error == cudaSuccess)
-        error = stream_find(handle, &stream);
-    if (error == cudaSuccess && bytes > 0)
-        error = place_of(to, bytes, true, &target);
-    if (error == cudaSuccess && bytes > 0) {
-        struct copy *copy = setup_need(malloc(sizeof(*copy)));
-        *copy = (struct copy){.to = target.memory, .bytes = bytes, .value = value};
-        error = stream_execute(&call, stream, run_set, copy, false);
-    }
-    return call_end(&call, error, "bytes=%zu dst=%p value=%d stream=%p", bytes, to, value, (void *)handle);
-}
-
-cudaError_t cudaMemset(void *to, int value, size_t bytes)
-{
-    return set(__func__, to, value, bytes, cudaStreamLegacy);
-}
-
-cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
-{
-    return set(__func__, to, value, bytes, stream);
 }

@@ -110,6 +110,7 @@ static const struct {
 #define ERROR_COUNT       (sizeof(errors) / sizeof(errors[0]))
 #define ERROR_UNKNOWN     "unrecognized error code"
 #define ERROR_NUMBER_LAST 9999
+#define ERROR_NAME_MAX    64 /* bytes, with what stands around it in a line of the log */
 
 static _Noreturn void senseless(const char *variable, const char *value, const char *expected)
 {
@@ -303,6 +304,8 @@ static void append(int fd, const char *line, int length)
 
 static void sleep_us(unsigned long us)
 {
+    if (us == 0)
+        return;
     struct timespec left = {.tv_sec = (time_t)(us / 1000000), .tv_nsec = (long)(us % 1000000) * 1000};
     while (nanosleep(&left, &left) != 0 && errno == EINTR)
         ;
@@ -354,6 +357,8 @@ static cudaError_t begin(struct call *call, const char *function, enum call_need
 {
     pthread_once(&once, setup);
     *call = (struct call){.function = function};
+    pid_t unused = 0;
+    atomic_compare_exchange_strong_explicit(&user, &unused, getpid(), memory_order_relaxed, memory_order_relaxed);
     if (setup_ending())
         return cudaErrorCudartUnloading;
     if (needs != CALL_NOTHING) {
@@ -361,10 +366,8 @@ static cudaError_t begin(struct call *call, const char *function, enum call_need
             return absent;
         if (needs != CALL_DRIVER && forked())
             return cudaErrorInitializationError;
-        if (needs != CALL_DRIVER && stream_is_executing())
+        if (needs != CALL_DRIVER && queue_is_executing())
             return cudaErrorNotPermitted; /* from a host function */
-        pid_t unused = 0;
-        atomic_compare_exchange_strong_explicit(&user, &unused, getpid(), memory_order_relaxed, memory_order_relaxed);
         call->device = &devices[current];
     }
     const cudaError_t error = apply_rules(call);
@@ -374,6 +377,10 @@ static cudaError_t begin(struct call *call, const char *function, enum call_need
 cudaError_t call_begin(struct call *call, const char *function, enum call_needs needs)
 {
     const cudaError_t error = begin(call, function, needs);
+    if (call->failure != cudaSuccess) {
+        fprintf(stderr, "fake CUDA: FEEDD_FAKE_CUDA_FAIL: %s executes nothing that could fail later\n", function);
+        abort();
+    }
     sleep_us(call->delay_us);
     return error;
 }
@@ -398,6 +405,8 @@ cudaError_t call_end(const struct call *call, cudaError_t error, const char *for
         length += vsnprintf(line + length, sizeof(line) - (size_t)length, format, arguments);
     }
     va_end(arguments);
+    if (length > (int)sizeof(line) - ERROR_NAME_MAX)
+        length = (int)sizeof(line) - ERROR_NAME_MAX;
     length += snprintf(line + length, sizeof(line) - (size_t)length, " -> %s\n", cudaGetErrorName(error));
     append(log_fd, line, length);
     return error;
@@ -480,17 +489,16 @@ __attribute__((destructor)) static void finish(void)
     if (atomic_load(&user) != getpid())
         return;
     atomic_store(&ending, true);
-    streams_stop();
+    queue_stop_all();
     const int fd = open_append("FEEDD_FAKE_CUDA_LEAKS");
     if (fd < 0)
         return;
-    unsigned allocations, imports, registered, streams, events, host_allocations;
+    unsigned allocations, imports, registered, host_allocations;
     memory_count(&allocations, &imports, &registered, &host_allocations);
-    streams_count(&streams, &events);
     char line[256];
     const int length =
         snprintf(line, sizeof(line), "%d allocations=%u imports=%u registered=%u streams=%u events=%u hostallocs=%u\n",
-                 (int)getpid(), allocations, imports, registered, streams, events, host_allocations);
+                 (int)getpid(), allocations, imports, registered, stream_count(), event_count(), host_allocations);
     append(fd, line, length);
     close(fd);
 }

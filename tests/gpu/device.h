@@ -1,11 +1,11 @@
 /* device.h - what the GPU programs of the tests share: calls that must succeed, random bytes, and which GPU this is.
  *
  * What can fail: everything of CUDA; the program then says what and ends with 2, or with 77, which ctest counts as
- * skipped, where there is no GPU. Threads: one. */
+ * skipped, where there is no GPU. C and C++. Threads: one. */
 #ifndef FEEDD_TESTS_DEVICE_H
 #define FEEDD_TESTS_DEVICE_H
 
-#include <cuda_runtime.h>
+#include <cuda_runtime_api.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,19 +42,27 @@ static inline void random_fill(uint64_t *state, void *to, size_t bytes)
         ((uint64_t *)to)[i] = random_bits(state);
 }
 
-/* First of all CUDA calls. */
-static inline void print_device(void)
+/* First of all CUDA calls: ends the program where there is no GPU. */
+static inline void need_device(void)
 {
-    cudaDeviceProp properties;
-    int device, driver, runtime;
-    char date[32];
-    const time_t now = time(NULL);
-    const cudaError_t absent = cudaGetDeviceCount(&device);
+    int count;
+    const cudaError_t absent = cudaGetDeviceCount(&count);
     if (absent == cudaErrorNoDevice || absent == cudaErrorInsufficientDriver) {
-        printf("SKIP: no GPU: %s\n", cudaGetErrorString(absent));
+        fflush(stdout);
+        fprintf(stderr, "SKIP: no GPU: %s\n",
+                absent == cudaErrorNoDevice ? cudaGetErrorString(absent) : "no NVIDIA driver, or one before CUDA 12.4");
         exit(77);
     }
     TRY(absent);
+}
+
+static inline void print_device(void)
+{
+    struct cudaDeviceProp properties;
+    int device, driver, runtime;
+    char date[32];
+    const time_t now = time(NULL);
+    need_device();
     TRY(cudaGetDevice(&device));
     TRY(cudaGetDeviceProperties(&properties, device));
     TRY(cudaDriverGetVersion(&driver));

@@ -1,30 +1,29 @@
 #!/usr/bin/env bash
-# run.sh - runs the GPU programs of a bundle (bundle.sh) on a machine with a GPU: the checks, then the table of speeds.
+# run.sh [--bundle DIR] [--quick] [--fake] [SECTION...] - checks and measures feedd on this machine's GPU.
 #
-# Takes them from its own folder, or from build/gpu-bundle when it is run from the tree. A program that fails doesn't
-# stop the next; the exit code is 0 only when none failed. OUT: folder to which the output is written too, as log.
-set -uo pipefail
+# Happy path: the sections that are named, or all (about five minutes; --quick: those that compare, not those that
+# measure), with the programs of a bundle (bundle.sh) or of a build folder. A section that fails doesn't stop the next.
+# Needs bash and python3; builds and fetches nothing, changes no setting of the GPU.
+# What can fail: any section: the exit code is 1 then, and 77 when there is no GPU, and so nothing to run.
+# Processes end with the script, and its files in /tmp.
+#
+# --bundle, FEEDD_BUNDLE  where the programs are; default: beside this script, or build/gpu-bundle of the tree
+# --fake                  they are built with -DFEEDD_CUDA=FAKE
+# OUT                     folder to which the output is written too, as log
+set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-[[ -x $here/kernel_check ]] || here=$(cd "$here/../../build/gpu-bundle" && pwd) || exit 2
-
-run() {
-    local rc=0
-    printf '\n== %s\n' "$1"
-    LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} timeout --kill-after=5 200 "$here/$1" || rc=$?
-    printf -- '-- %s: exit code %d\n' "$1" "$rc"
-    return "$rc"
-}
-
-all() {
-    local failed=0
-    nvidia-smi --query-gpu=name,driver_version,clocks.sm,clocks.mem,temperature.gpu --format=csv,noheader
-    run kernel_check || failed=1
-    run bench_normalize_cuda || failed=1
-    return "$failed"
-}
-
-if [[ -n ${OUT-} ]]; then
-    all 2>&1 | tee "$OUT/log"
-else
-    all 2>&1
+bundle=${FEEDD_BUNDLE-}
+if [[ ${1-} == --bundle ]]; then
+    bundle=${2-}
+    shift 2
 fi
+if [[ -z $bundle ]]; then
+    bundle=$here
+    [[ -x $here/gpu_client ]] || bundle=$here/../../build/gpu-bundle
+fi
+if ! [[ -d $bundle ]]; then
+    echo "run.sh: no programs in $bundle: build with FEEDD_TESTS=ON, then tests/gpu/bundle.sh" >&2
+    exit 2
+fi
+
+exec python3 -B -u "$here/sections.py" --bundle "$bundle" "$@"

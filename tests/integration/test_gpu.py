@@ -431,8 +431,7 @@ CLIENT_CALLS = {
     "cudaStreamSynchronize": 3,
     "cudaThreadExchangeStreamCaptureMode": 1,
     "cudaStreamIsCapturing": 2,
-    "cudaEventCreateWithFlags": 2,
-    "cudaEventRecord": 2,
+    "cudaStreamQuery": 2,
 }
 
 
@@ -457,6 +456,18 @@ def test_a_call_of_the_client_fails(gpu, function, numbers):
     it.wait_quiet()
     it.feedd.stop()
     it.check_no_leaks()
+
+
+@pytest.mark.parametrize("function", ["cudaEventCreateWithFlags", "cudaEventRecord"])
+@pytest.mark.parametrize("number", [2, 4])  # the odd ones are the program's own
+def test_a_batch_that_can_not_be_marked(gpu, function, number):
+    """Giving back a batch that the GPU still reads fails: it is held on, and closing the stream gives it back."""
+    it = gpu()
+    env = {**it.client_env, "FEEDD_FAKE_CUDA_FAIL": f"{function}:{number}:cudaErrorUnknown"}
+    words = [CLIENT, "late", "train", "--socket", it.feedd.socket, "--batches", "20", "--spin-ms", "20"]
+    done = harness.run(words, env=env)
+    assert done.returncode == 2 and b"cudaErrorUnknown" in done.stderr
+    it.wait_quiet()
 
 
 # ---- death ----
