@@ -13,11 +13,13 @@
 #include "list.h"
 #include "pool.h"
 #include "reader.h"
+#include "sample.h"
 
 struct pipeline_limits {
     uint32_t workers;
     uint64_t ring_memory_max;    /* bytes of all rings together */
     uint64_t dataset_memory_max; /* bytes of all open datasets together */
+    struct sample_limits image;  /* of one sample's image */
     uint32_t read_timeout_ms;    /* of one run of a worker; then its stream fails */
     const char *cache_dir;       /* for index caches; NULL: none */
 };

@@ -132,6 +132,7 @@ int server_init(struct server *server, const struct config *config, const char *
         .workers = config->workers != 0 ? config->workers : machine_cpu_count(),
         .ring_memory_max = memory_limit(config->ring_memory_max, available),
         .dataset_memory_max = memory_limit(config->dataset_memory_max, available),
+        .image = {.pixels = config->image_pixels_max, .encoded_bytes = config->image_bytes_max},
         .read_timeout_ms = config->read_timeout_ms,
         .cache_dir = config->cache_dir,
     };
