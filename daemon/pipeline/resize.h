@@ -1,10 +1,11 @@
 /* resize.h - scaling pixels as Pillow does: separable, antialiased triangle filter ("bilinear"), 8-bit in and out.
  *
- * Coefficients as in Pillow's Resample.c: support = max(1, scale), centre (i + 0.5) * scale, normalised weights, in
- * fixed point with 22 fractional bits (32 - 8 - 2), rounding half up, horizontally first, the intermediate rounded to
- * 8 bits. So results equal Pillow's Image.resize(BILINEAR) bit for bit. Pillow 13 scales vertically first when more
- * than twice as many rows as columns go, which changes some pixels by 1; here the order of all versions before it is
- * kept.
+ * Coefficients as in Pillow's Resample.c: support = max(1, scale), centre (i + 0.5) * scale from the box's beginning,
+ * normalised weights, in fixed point with 22 fractional bits (32 - 8 - 2), rounding half up, horizontally first, the
+ * intermediate rounded to 8 bits. The box is rounded to single precision, as Pillow takes it. So results equal Pillow's
+ * Image.resize(size, BILINEAR, box) bit for bit. One thing is otherwise: Pillow scales vertically first when many more
+ * rows than columns go (before 13, in images more than 100 times as high as wide; from 13 on, when the rows that go are
+ * more than twice the columns), which changes some pixels by 1. Here horizontally first holds for all images.
  * Threads: a resizer is one worker's scratch. */
 #ifndef FEEDD_RESIZE_H
 #define FEEDD_RESIZE_H

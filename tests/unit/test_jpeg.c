@@ -1141,7 +1141,7 @@ static void crop_file(const char *path, void *argument)
         return;
     }
     struct pixels due = read_plainly(file, 3, 1);
-    const int count = due.bytes == NULL || (uint64_t)info.width * info.height > 4000000 ? 0 : 6;
+    const int count = due.bytes == NULL || (uint64_t)info.width * info.height > 4000000 ? 0 : 4;
     for (int i = 0; i < count; i++) {
         struct decode_spec spec = cut_of(random_crop(&visit->state, info.width, info.height));
         spec.accept_truncated = accepted;
@@ -1162,12 +1162,12 @@ START_TEST(crops_of_files)
 {
     struct visit visit = {.decoder = must_make(ANY_LIMIT), .state = 12};
     if (each_file("imagenet-sample", crop_file, &visit) > 0) {
-        ck_assert_int_ge(visit.crops, 200 * 6);
+        ck_assert_int_ge(visit.crops, 200 * 4);
         ck_assert_int_eq(visit.refused, 0);
     }
     visit.crops = 0;
     if (each_file("hard-jpegs", crop_file, &visit) > 0)
-        ck_assert_int_ge(visit.crops, 50 * 6);
+        ck_assert_int_ge(visit.crops, 50 * 4);
     decoder_jpeg.decoder_free(visit.decoder);
 }
 END_TEST
