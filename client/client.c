@@ -194,8 +194,22 @@ static int dispatch(struct feedd_client *client, struct wire_packet *packet, str
     }
     case WIRE_STREAM:
         return handle_stream(client, packet, err);
+    case WIRE_PROGRESS: {
+        const Feedd__Progress *progress = wire_unpack(&client->arena, &feedd__progress__descriptor, packet);
+        if (progress == NULL)
+            return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a PROGRESS that can't be parsed");
+        if (progress->request == client->request)
+            client->progress =
+                (struct feedd_verify_progress){progress->done, progress->total, progress->bad, progress->bytes};
+        return 0;
+    }
+    case WIRE_REPORT: {
+        const Feedd__Report *report = wire_unpack(&client->arena, &feedd__report__descriptor, packet);
+        if (report == NULL)
+            return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a REPORT that can't be parsed");
+        return report->request == client->request ? take_answer(client, packet) : 0; /* else nobody waits any more */
+    }
     case WIRE_WELCOME:
-    case WIRE_REPORT:
         return take_answer(client, packet);
     default:
         return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a packet of unknown type %u", packet->type);
@@ -225,8 +239,7 @@ int client_receive(struct feedd_client *client, int timeout_ms, struct feedd_err
     return status == 0 ? 0 : break_connection(client, &cause, err);
 }
 
-int client_answer(struct feedd_client *client, enum wire_type type, int timeout_ms, struct wire_packet *packet,
-                  struct feedd_error *err)
+int client_wait(struct feedd_client *client, int timeout_ms, struct feedd_error *err)
 {
     uint64_t began_ns = client_clock_ns();
     client->answered = false;
@@ -237,6 +250,13 @@ int client_answer(struct feedd_client *client, enum wire_type type, int timeout_
         if (status != 0)
             return status;
     }
+    return 0;
+}
+
+/* Looks at the answer: its type has to be `type`. The caller takes the packet's descriptors.
+ * @return 0 and *packet; an ERROR's status and message; FEEDD_E_PROTOCOL */
+static int take(struct feedd_client *client, enum wire_type type, struct wire_packet *packet, struct feedd_error *err)
+{
     if (client->answer.type == WIRE_ERROR) {
         const Feedd__Error *message = wire_unpack(&client->arena, &feedd__error__descriptor, &client->answer);
         wire_packet_drop(&client->answer);
@@ -292,7 +312,9 @@ static int greet(struct feedd_client *client, struct feedd_error *err)
     struct wire_packet packet;
     int status = client_send(client, WIRE_HELLO, &hello.base, err);
     if (status == 0)
-        status = client_answer(client, WIRE_WELCOME, CONNECT_TIMEOUT_MS, &packet, err);
+        status = client_wait(client, CONNECT_TIMEOUT_MS, err);
+    if (status == 0)
+        status = take(client, WIRE_WELCOME, &packet, err);
     if (status == 0)
         wire_packet_drop(&packet);
     return status;
@@ -398,6 +420,21 @@ static char *read_report(int fd, uint64_t bytes)
     return text;
 }
 
+int client_take_report(struct feedd_client *client, char **out, struct feedd_error *err)
+{
+    struct wire_packet packet;
+    int status = take(client, WIRE_REPORT, &packet, err);
+    if (status != 0)
+        return status;
+    const Feedd__Report *report = wire_unpack(&client->arena, &feedd__report__descriptor, &packet);
+    char *text = report != NULL && packet.fd_count == 1 ? read_report(packet.fds[0], report->bytes) : NULL;
+    wire_packet_drop(&packet);
+    if (text == NULL)
+        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a report that can't be read");
+    *out = text;
+    return 0;
+}
+
 static int ask_report(struct feedd_client *client, bool errors, char **out, struct feedd_error *err)
 {
     int status = client_check(client, err);
@@ -407,19 +444,10 @@ static int ask_report(struct feedd_client *client, bool errors, char **out, stru
     request.request = ++client->request;
     request.has_errors = errors;
     request.errors = errors;
-    struct wire_packet packet;
     status = client_send(client, WIRE_STATUS, &request.base, err);
     if (status == 0)
-        status = client_answer(client, WIRE_REPORT, CONNECT_TIMEOUT_MS, &packet, err);
-    if (status != 0)
-        return status;
-    const Feedd__Report *report = wire_unpack(&client->arena, &feedd__report__descriptor, &packet);
-    char *text = report != NULL && packet.fd_count == 1 ? read_report(packet.fds[0], report->bytes) : NULL;
-    wire_packet_drop(&packet);
-    if (text == NULL)
-        return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a status report that can't be read");
-    *out = text;
-    return 0;
+        status = client_wait(client, CONNECT_TIMEOUT_MS, err);
+    return status == 0 ? client_take_report(client, out, err) : status;
 }
 
 FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err)

@@ -257,6 +257,38 @@ int feedd_status_json(struct feedd_client *client, char **out, struct feedd_erro
 /* Likewise: the bad samples that the daemon has met, by dataset. */
 int feedd_errors_json(struct feedd_client *client, char **out, struct feedd_error *err);
 
+/* How a verification is to be made. Begin with FEEDD_VERIFY_OPTIONS_INIT. */
+struct feedd_verify_options {
+    size_t size;         /* of this structure */
+    uint32_t errors_max; /* bad samples that the report lists; all are counted */
+};
+#define FEEDD_VERIFY_OPTIONS_INIT                                                                                      \
+    {                                                                                                                  \
+        sizeof(struct feedd_verify_options), 10000                                                                     \
+    }
+
+/* How far a verification has come. */
+struct feedd_verify_progress {
+    uint64_t done, total; /* samples; total is 0 while the dataset is being opened */
+    uint64_t bad;         /* samples so far */
+    uint64_t bytes;       /* of encoded images that were read so far */
+};
+
+/* Has the daemon read and decode every sample of a dataset in full, and waits for the outcome, which may take hours.
+ * The work is the daemon's; its streams come first.
+ * @param source    name of a dataset or a split, or of a stream: what that reads
+ * @param options   NULL: all defaults
+ * @param progress  called some five times a second, also while nothing comes; must not use the client. When it returns
+ *                  another value than 0, the verification is cancelled, and it is not called again. NULL: no progress
+ * @param out       gets the report, terminated text, to be freed with free() (documented in feedctl(1)); when it was
+ *                  cancelled, of what had been checked by then: "complete" is false
+ * @return FEEDD_OK, whether samples are bad or not; FEEDD_E_NOT_FOUND, FEEDD_E_ACCESS, FEEDD_E_LIMIT (as many
+ * verifications are under way as the daemon does at a time), FEEDD_E_STATE (cancelled while the dataset was being
+ * opened), FEEDD_E_IO (the file system doesn't answer), FEEDD_E_MEMORY, and what feedd_open() says of a dataset */
+int feedd_verify(struct feedd_client *client, const char *source, const struct feedd_verify_options *options,
+                 int (*progress)(void *arg, const struct feedd_verify_progress *so_far), void *arg, char **out,
+                 struct feedd_error *err);
+
 #ifdef __cplusplus
 }
 #endif

@@ -1,5 +1,5 @@
-/* internal.h - what the files of libfeedd share: the connection (client.c), its streams (stream.c), and the thread that
- * gives batches back when a GPU has got there (releaser.c).
+/* internal.h - what the files of libfeedd share: the connection (client.c), what goes over it (stream.c, verify.c), and
+ * the thread that gives batches back when a GPU has got there (releaser.c).
  *
  * Threads: all is the caller's, but for what is said to be under client->lock. */
 #ifndef FEEDD_INTERNAL_H
@@ -113,7 +113,8 @@ struct feedd_client {
     struct feedd_error broken; /* status != 0: the connection is of no use any more, and why */
     /* the answer that a call waits for */
     bool answered;
-    struct wire_packet answer; /* its body and descriptors; the body lies in packet_in */
+    struct wire_packet answer;             /* its body and descriptors; the body lies in packet_in */
+    struct feedd_verify_progress progress; /* of the verification under way */
     struct wire_arena arena;
     uint8_t packet_in[WIRE_MAX_PACKET];
     uint8_t packet_out[WIRE_MAX_PACKET];
@@ -139,10 +140,12 @@ int client_send(struct feedd_client *client, enum wire_type type, const Protobuf
  * @return 0, FEEDD_E_TIMEOUT, or why the connection broke */
 int client_receive(struct feedd_client *client, int timeout_ms, struct feedd_error *err);
 
-/* Waits for the answer to a request: its type has to be `type`. The caller takes the packet's descriptors.
- * @return 0 and *packet; an ERROR's status and message; FEEDD_E_TIMEOUT; why the connection broke */
-int client_answer(struct feedd_client *client, enum wire_type type, int timeout_ms, struct wire_packet *packet,
-                  struct feedd_error *err);
+/* Waits until a request is answered. @return 0, FEEDD_E_TIMEOUT, or why the connection broke */
+int client_wait(struct feedd_client *client, int timeout_ms, struct feedd_error *err);
+
+/* Takes the text of the REPORT that a request was answered by.
+ * @return 0 and *out, to be freed; an ERROR's status and message; FEEDD_E_PROTOCOL */
+int client_take_report(struct feedd_client *client, char **out, struct feedd_error *err);
 
 /* Connects again, once. @return 0: every stream is lost and can be opened again; else the daemon isn't back */
 int client_reconnect(struct feedd_client *client, struct feedd_error *err);

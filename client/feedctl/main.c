@@ -19,6 +19,7 @@ static const struct {
     {"streams", command_listing, "the open streams, and what holds each up"},
     {"clients", command_listing, "the connected clients"},
     {"errors", command_listing, "samples that could not be read or decoded, and why"},
+    {"verify", command_verify, "reads and decodes every sample of a dataset, and lists the bad ones"},
     {"cat", command_cat, "reads a stream or dataset and prints each batch: what is delivered, in which order"},
 };
 

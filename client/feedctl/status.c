@@ -1,7 +1,7 @@
 /* status.c - feedctl status, datasets, streams, clients and errors: the daemon's reports as tables, or as they came
  * (--json).
  *
- * The first line of status says what holds things up; then daemon, datasets, streams, clients. */
+ * The first line of status says what holds things up; then daemon, datasets, streams, verifications, clients. */
 #include <getopt.h>
 #include <jansson.h>
 #include <stdbool.h>
@@ -40,8 +40,7 @@ static const char *human_bytes(double bytes, char text[32])
     return text;
 }
 
-/* "1h 02m", "3m 20s", "12s". */
-static const char *human_time(double seconds, char text[32])
+const char *human_time(double seconds, char text[32])
 {
     long s = (long)seconds;
     if (s >= 86400)
@@ -137,6 +136,21 @@ static void print_clients(const json_t *report)
     }
 }
 
+static void print_verifications(const json_t *report)
+{
+    const json_t *verifications = json_object_get(report, "verifications");
+    printf("VERIFICATION             STATE         DONE      TOTAL    BAD     TIME  CLIENT\n");
+    size_t i;
+    const json_t *verification;
+    json_array_foreach (verifications, i, verification) {
+        char seconds[32];
+        printf("%-24s %-8s %9lld %10lld %6lld %8s  %s[%lld]\n", string_at(verification, "dataset"),
+               string_at(verification, "state"), integer_at(verification, "done"), integer_at(verification, "total"),
+               integer_at(verification, "bad"), human_time(number_at(verification, "seconds"), seconds),
+               string_at(verification, "name"), integer_at(verification, "pid"));
+    }
+}
+
 static void print_errors(const json_t *report)
 {
     const json_t *errors = json_object_get(report, "errors");
@@ -166,8 +180,11 @@ static void print_report(const json_t *report)
     const struct {
         const char *list;
         void (*print)(const json_t *report);
-    } tables[] = {
-        {"gpus", print_gpus}, {"datasets", print_datasets}, {"streams", print_streams}, {"clients", print_clients}};
+    } tables[] = {{"gpus", print_gpus},
+                  {"datasets", print_datasets},
+                  {"streams", print_streams},
+                  {"verifications", print_verifications},
+                  {"clients", print_clients}};
     for (size_t i = 0; i < sizeof(tables) / sizeof(tables[0]); i++)
         if (json_array_size(json_object_get(report, tables[i].list)) > 0) {
             putchar('\n');

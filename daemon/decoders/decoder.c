@@ -10,8 +10,8 @@
 
 #include "error.h"
 
-const struct decoder_ops *const decoders[DECODER_COUNT] = {&decoder_jpeg};
-static const char allowed[] = "JPEG"; /* all of them, as messages say it */
+const struct decoder_ops *const decoders[DECODER_COUNT] = {&decoder_jpeg, &decoder_png, &decoder_webp};
+static const char allowed[] = "JPEG, PNG, WebP"; /* all of them, as messages say it */
 
 #define SIGNATURES_MAX 6
 
@@ -28,9 +28,7 @@ static const struct {
         const char *bytes;
     } signatures[SIGNATURES_MAX];
 } others[] = {
-    {"a PNG image", {BYTES(0, "\x89PNG\r\n\x1a\n")}},
     {"a GIF image", {BYTES(0, "GIF87a"), BYTES(0, "GIF89a")}},
-    {"a WebP image", {BYTES(8, "WEBP")}},
     {"a BMP image", {BYTES(0, "BM")}},
     {"a TIFF image", {BYTES(0, "II*\0"), BYTES(0, "MM\0*"), BYTES(0, "II+\0"), BYTES(0, "MM\0+")}},
     {"an AVIF image", {BYTES(4, "ftypavif"), BYTES(4, "ftypavis")}},

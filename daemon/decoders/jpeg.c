@@ -1,13 +1,33 @@
-/* jpeg.c - JPEG to RGB by libjpeg-turbo: baseline, extended and progressive, 8 bits a sample, gray, YCbCr or RGB.
- * Pixels are those of `djpeg -rgb`: the accurate integer transform (ISLOW) and smooth ("fancy") chroma upsampling.
+/* jpeg.c - JPEG to RGB or luma by libjpeg-turbo: sequential, progressive and arithmetic coding, 8 bits a sample; gray,
+ * YCbCr, RGB, CMYK and YCCK.
  *
- * Happy path: a decompressor over the blob -> header -> limits and colour space checked -> rows, of which the crop's
- * part goes to the caller -> end of image -> the decompressor is destroyed.
+ * Happy path: a decompressor over the blob -> header -> limits, colour space and crop checked -> rows above the crop
+ * skipped, columns beside it left out -> its rows to the caller -> the decompressor is destroyed. What lies below the
+ * crop isn't read, but in files of several scans, of which each is about every row.
  * What can fail: the library reports errors, and warnings of damaged data, to error_exit() and emit_message(), which
- * write err and leave by longjmp() to probe() or decode(). Nothing is owned on the way but the decompressor, which is
- * destroyed there, and the row, which stays with the decoder. Damaged or missing data is always an error, as in
- * Pillow's default for files that are cut short: a picture that is half gray isn't a sample.
+ * fill jpeg->error and leave by longjmp() to attempt(). Nothing is owned on the way but the decompressor and what it
+ * allocates, and that goes with it.
  * Threads: a decoder belongs to one worker.
+ *
+ * Pixels. EXACT: the accurate integer transform (ISLOW) and smooth ("fancy") chroma upsampling, as in Pillow and djpeg,
+ * and the same bytes whatever the crop. CMYK and YCCK become RGB by Pillow's formula; like Pillow we take all of them
+ * for inverted, as Adobe writes them. Luma is Y as coded; of RGB and CMYK it is what Pillow's convert("L") makes.
+ *
+ * FAST: the same, but with shrink > 1 the transform scales. Against exact pixels, both scaled to 1/2, 1/4 and 1/8 of
+ * 200 photos, that is 2.1, 1.9 and 2.2 levels off on average, 79 at most, and 36 to 38 dB apart; it makes the decoding
+ * of random crops for 224 x 224 3 % cheaper, and what is left to scale 4 to 64 times smaller. Nothing else is given up:
+ * the fast transform (IFAST) and plain upsampling together would save 6 %. tests/bench/decode.c prints all of these.
+ *
+ * Damage. A warning that is about the picture is an error, for one that is half gray is worse than none; Pillow
+ * delivers most of them in silence. As in Pillow, what leaves the picture whole is tolerated: bytes before a marker
+ * that belong to nothing, headers that contradict each other. A warning above the crop counts, for all data behind it
+ * may be shifted; one below it only in files of several scans, for where damage shows isn't where it is. A crop that
+ * has the image's last row takes in the marker behind it, so that a file without its end is cut short, as in Pillow.
+ * accept_truncated tolerates every warning behind the header, but no error, after which there is nothing to show.
+ *
+ * Memory. A file of several scans is held as coefficients: 2 bytes a sample, so at most 8 bytes for each pixel of the
+ * limit (and of the blocks up to which its edges are filled); the library needs no limit of its own
+ * (max_memory_to_use).
  *
  * The decompressor lives for one image, for libjpeg keeps quantisation and Huffman tables in it from image to image: a
  * file that lacks its own would be decoded by those of another, so that pixels would depend on what a worker did
@@ -20,50 +40,77 @@
 #include <jerror.h>
 #include <jpeglib.h>
 
+#include "codec.h"
 #include "decoder.h"
 #include "error.h"
-
-#define CHANNELS 3
+#include "exif.h"
 
 /* Scans are work that costs a few bytes each, once for every block of the image. Encoders make 10 or so;
  * libjpeg-turbo's own fuzzers stop at 500. */
 #define SCANS_MAX 500
 
+/* Columns that are decoded on both sides of a crop. Chroma upsampling looks two beyond it, and the library treats the
+ * first and last column that it decodes as the image's edge. */
+#define MARGIN 16
+
+/* Bytes before a marker within the image's data that encoders leave there; cameras make up to 17. More of them are
+ * picture that wasn't decoded, because what came before it is damaged. */
+#define STRAY_BYTES_MAX 32
+
 struct jpeg {
     struct decoder decoder;
-    struct jpeg_decompress_struct cinfo; /* only while a call runs, as all but `row` is */
+    struct jpeg_decompress_struct cinfo; /* only while a call runs, as all that follows */
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf escape;
-    int status; /* what the call returns */
-    struct feedd_error *err;
     struct blob in;
-    uint8_t *row; /* of one row of the image, kept: at most 65,500 pixels, libjpeg's JPEG_MAX_DIMENSION */
-    size_t row_bytes;
+    const struct decode_spec *spec; /* NULL while probing */
+    struct feedd_error error;       /* the caller gets it when nothing else helps */
+    int status;                     /* of the attempt */
+    uint8_t orientation;            /* 0: no EXIF yet */
+    bool scanning;                  /* the header has been read */
+    int cut_marker;                 /* of the segment in which the file ends, 0: in none, -1: hasn't ended yet */
 };
 
 _Noreturn static void give_up(struct jpeg *jpeg, int status, const char *message)
 {
-    jpeg->status = error_set(jpeg->err, status, "JPEG: %s", message);
+    jpeg->status = error_set(&jpeg->error, status, "JPEG: %s", message);
     longjmp(jpeg->escape, 1);
 }
 
-static int status_of(int message_code)
+/* What the library doesn't decode, by the marker of its frame (T.81, table B.1). */
+static const char *process_name(int marker)
 {
-    switch (message_code) {
+    if (marker == 0xC3 || marker == 0xCB)
+        return "a lossless JPEG";
+    return marker == 0xC8 ? "a JPEG of a reserved kind" : "a hierarchical JPEG";
+}
+
+/* @return the status, and in `message` what the user shall read */
+static int describe(j_common_ptr cinfo, char message[JMSG_LENGTH_MAX])
+{
+    const int first = cinfo->err->msg_parm.i[0];
+    cinfo->err->format_message(cinfo, message);
+    switch (cinfo->err->msg_code) {
     case JERR_OUT_OF_MEMORY:
     case JERR_NO_BACKING_STORE: /* more than the environment's JPEGMEM allows */
         return FEEDD_E_MEMORY;
     case JERR_IMAGE_TOO_BIG:
     case JERR_WIDTH_OVERFLOW:
         return FEEDD_E_LIMIT;
-    case JERR_ARITH_NOTIMPL:
     case JERR_BAD_PRECISION:
+        if (first < 2 || first > 16) /* no kind of JPEG has such */
+            return FEEDD_E_CORRUPT;
+        snprintf(message, JMSG_LENGTH_MAX, "a JPEG of %d bits a sample; allowed: 8", first);
+        return FEEDD_E_UNSUPPORTED;
+    case JERR_SOF_UNSUPPORTED:
+        snprintf(message, JMSG_LENGTH_MAX, "%s (SOF type 0x%02x): not supported", process_name(first), (unsigned)first);
+        return FEEDD_E_UNSUPPORTED;
+    case JERR_ARITH_NOTIMPL:
     case JERR_CCIR601_NOTIMPL:
     case JERR_CONVERSION_NOTIMPL:
     case JERR_FRACT_SAMPLE_NOTIMPL:
     case JERR_NOT_COMPILED:
-    case JERR_SOF_UNSUPPORTED:
         return FEEDD_E_UNSUPPORTED;
     default:
         return FEEDD_E_CORRUPT;
@@ -74,8 +121,24 @@ static int status_of(int message_code)
 _Noreturn static void error_exit(j_common_ptr cinfo)
 {
     char message[JMSG_LENGTH_MAX];
-    cinfo->err->format_message(cinfo, message);
-    give_up(cinfo->client_data, status_of(cinfo->err->msg_code), message);
+    const int status = describe(cinfo, message);
+    give_up(cinfo->client_data, status, message);
+}
+
+/* Does the warning leave the picture as it is? */
+static bool is_harmless(const struct jpeg *jpeg)
+{
+    const int code = jpeg->errors.msg_code, *values = jpeg->errors.msg_parm.i;
+    switch (code) {
+    case JWRN_ADOBE_XFORM: /* odd headers, of which the data doesn't suffer: an unknown transform is read as YCbCr, */
+    case JWRN_JFIF_MAJOR:
+    case JWRN_NOT_SEQUENTIAL: /* and a sequential scan doesn't use the parameters that are odd */
+        return true;
+    case JWRN_EXTRANEOUS_DATA: /* how many bytes, and before which marker */
+        return !jpeg->scanning || values[0] <= STRAY_BYTES_MAX || values[1] == JPEG_EOI;
+    default:
+        return false;
+    }
 }
 
 /* The library's emit_message. level: -1 for a warning, 0 and up for tracing. */
@@ -85,17 +148,17 @@ static void emit_message(j_common_ptr cinfo, int level)
     char message[JMSG_LENGTH_MAX];
     if (level >= 0)
         return;
-    switch (cinfo->err->msg_code) {
-    case JWRN_ADOBE_XFORM: /* odd headers, of which the data doesn't suffer: an unknown transform is read as YCbCr, */
-    case JWRN_JFIF_MAJOR:
-    case JWRN_NOT_SEQUENTIAL: /* and a sequential scan doesn't use the parameters that are odd */
+    if (jpeg->spec != NULL && jpeg->spec->accept_truncated && jpeg->scanning) {
+        if (cinfo->err->msg_code == JWRN_JPEG_EOF && jpeg->cut_marker < 0)
+            jpeg->cut_marker = jpeg->cinfo.unread_marker;
         return;
-    case JWRN_JPEG_EOF:
-        snprintf(message, sizeof(message), "cut short: its %zu bytes end before the image does", jpeg->in.size);
-        break;
-    default:
-        cinfo->err->format_message(cinfo, message);
     }
+    if (is_harmless(jpeg))
+        return;
+    if (cinfo->err->msg_code == JWRN_JPEG_EOF)
+        snprintf(message, sizeof(message), "cut short: its %zu bytes end before the image does", jpeg->in.size);
+    else
+        cinfo->err->format_message(cinfo, message);
     give_up(jpeg, FEEDD_E_CORRUPT, message);
 }
 
@@ -106,6 +169,22 @@ static void progress_monitor(j_common_ptr cinfo)
         give_up(cinfo->client_data, FEEDD_E_CORRUPT, "more scans than the 500 that are allowed");
 }
 
+/* The library's processor of APP1 segments, from their length on: EXIF is looked at where it stands in the blob. Of
+ * several the first counts; Pillow reads them as one, of which the first has the header. */
+static boolean read_app1(j_decompress_ptr cinfo)
+{
+    struct jpeg *jpeg = cinfo->client_data;
+    struct jpeg_source_mgr *source = cinfo->src; /* holds the whole rest of the blob */
+    const uint8_t *segment = source->next_input_byte;
+    const size_t left = source->bytes_in_buffer;
+    const size_t length = left >= 2 ? (size_t)segment[0] << 8 | segment[1] : left;
+    const size_t held = length < left ? length : left;
+    if (jpeg->orientation == 0 && held >= 8 && memcmp(segment + 2, "Exif\0\0", 6) == 0)
+        jpeg->orientation = exif_orientation(segment + 8, held - 8);
+    source->skip_input_data(cinfo, (long)length);
+    return TRUE;
+}
+
 /* Reads the header and checks whether feedd decodes such an image; allocates nothing that grows with its size.
  * May longjmp(), as all that follow. */
 static int read_header(struct jpeg *jpeg)
@@ -113,82 +192,155 @@ static int read_header(struct jpeg *jpeg)
     struct jpeg_decompress_struct *cinfo = &jpeg->cinfo;
     jpeg_create_decompress(cinfo); /* keeps err and client_data */
     cinfo->progress = &jpeg->progress;
+    jpeg_set_marker_processor(cinfo, JPEG_APP0 + 1, read_app1);
     jpeg_mem_src(cinfo, jpeg->in.bytes, jpeg->in.size);
     jpeg_read_header(cinfo, TRUE);
 
-    const uint64_t pixels = (uint64_t)cinfo->image_width * cinfo->image_height;
-    if (pixels > jpeg->decoder.limits.pixels)
-        return error_set(jpeg->err, FEEDD_E_LIMIT, "JPEG: %u x %u are %llu pixels; allowed: %llu", cinfo->image_width,
-                         cinfo->image_height, (unsigned long long)pixels,
-                         (unsigned long long)jpeg->decoder.limits.pixels);
-    switch (cinfo->jpeg_color_space) {
-    case JCS_GRAYSCALE:
-    case JCS_RGB:
-    case JCS_YCbCr:
-        return 0;
-    case JCS_CMYK:
-    case JCS_YCCK:
-        return error_set(jpeg->err, FEEDD_E_UNSUPPORTED, "JPEG: the colour space is %s; allowed: gray, YCbCr, RGB",
-                         cinfo->jpeg_color_space == JCS_CMYK ? "CMYK" : "YCCK");
-    default:
-        return error_set(jpeg->err, FEEDD_E_UNSUPPORTED, "JPEG: %d colour components of unknown meaning; allowed: 1, 3",
-                         cinfo->num_components);
+    const int rc =
+        codec_check_size("JPEG", cinfo->image_width, cinfo->image_height, &jpeg->decoder.limits, &jpeg->error);
+    if (rc != 0)
+        return rc;
+    if (cinfo->data_precision != 8)
+        return error_set(&jpeg->error, FEEDD_E_UNSUPPORTED, "JPEG: a JPEG of %d bits a sample; allowed: 8",
+                         cinfo->data_precision);
+    if (cinfo->num_components != 1 && cinfo->num_components != 3 && cinfo->num_components != 4)
+        return error_set(&jpeg->error, FEEDD_E_UNSUPPORTED,
+                         "JPEG: %d colour components of unknown meaning; allowed: 1, 3, 4", cinfo->num_components);
+    return 0;
+}
+
+static int check_spec(struct jpeg *jpeg)
+{
+    struct decode_spec spec = *jpeg->spec;
+    if (spec.shrink != 1 && (spec.mode != DECODE_FAST || (spec.shrink != 2 && spec.shrink != 4 && spec.shrink != 8)))
+        return error_set(&jpeg->error, FEEDD_E_ARGUMENT,
+                         "JPEG: shrunk by %u; allowed: 1, and when it shall be fast 2, 4, 8", spec.shrink);
+    spec.shrink = 1;
+    return codec_check_spec("JPEG", jpeg->cinfo.image_width, jpeg->cinfo.image_height, &spec, &jpeg->error);
+}
+
+/* Can rows be skipped and columns be left out so that the rest is as in the whole image? libjpeg-turbo can't where
+ * - blocks are smoothed by their neighbours, which it does in progressive files that lack the last bits of the first
+ *   nine AC coefficients: the first and last block that it decodes then pass for the image's edge;
+ * - the transform scales and a component is subsampled by 4: jpeg_crop_scanline() takes its rows for too short
+ *   (libjpeg-turbo 2.1; repaired in 3.0.0, item 4 of its change log), so that some samples are never written;
+ * - there are no blocks of 8 x 8, which is how it shows that the file is lossless (3.0 and later).
+ * Such files are rare; they are decoded from the top, in their whole width. */
+static bool partial_is_exact(const struct jpeg *jpeg)
+{
+    const struct jpeg_decompress_struct *cinfo = &jpeg->cinfo;
+    const uint32_t shrink = jpeg->spec->shrink;
+    if (cinfo->min_DCT_scaled_size != (int)(DCTSIZE / shrink))
+        return false;
+    if (shrink > 1 && (cinfo->max_h_samp_factor > 2 || cinfo->max_v_samp_factor > 2))
+        return false;
+    for (int c = 0; cinfo->progressive_mode && c < cinfo->num_components; c++)
+        for (int i = 1; i < 10; i++)
+            if (cinfo->coef_bits[c][i] != 0)
+                return false;
+    return true;
+}
+
+/* CMYK or YCCK as the library gives it, of which Pillow inverts all four (its "CMYK;I"), to RGB as Pillow's cmyk2rgb()
+ * in libImaging/Convert.c. `out` may be `in`. */
+static void convert_cmyk(const uint8_t *in, uint32_t width, uint8_t *out)
+{
+    for (uint32_t i = 0; i < width; i++, in += 4, out += 3) {
+        const uint32_t white = in[3];
+        for (int c = 0; c < 3; c++) {
+            const uint32_t product = (255u - in[c]) * white + 128; /* / 255, rounded, in two shifts */
+            out[c] = (uint8_t)(white - ((product + (product >> 8)) >> 8));
+        }
     }
 }
 
-static int reserve_row(struct jpeg *jpeg)
-{
-    const size_t bytes = (size_t)jpeg->cinfo.image_width * CHANNELS;
-    if (bytes <= jpeg->row_bytes)
-        return 0;
-    free(jpeg->row);
-    jpeg->row = malloc(bytes);
-    jpeg->row_bytes = jpeg->row != NULL ? bytes : 0;
-    return jpeg->row != NULL ? 0 : error_set(jpeg->err, FEEDD_E_MEMORY, "JPEG: not enough memory for %zu bytes", bytes);
-}
-
-/* A source in memory never suspends, so that each call reads the one row that it is asked for. */
-static void discard_rows(struct jpeg *jpeg, uint32_t count)
-{
-    for (uint32_t i = 0; i < count; i++)
-        jpeg_read_scanlines(&jpeg->cinfo, &(JSAMPROW){jpeg->row}, 1);
-}
-
-static void read_rows(struct jpeg *jpeg, struct rect crop, uint8_t *out, size_t stride)
-{
-    const bool whole = crop.width == jpeg->cinfo.output_width;
-    for (uint32_t y = 0; y < crop.height; y++) {
-        uint8_t *to = out + y * stride;
-        jpeg_read_scanlines(&jpeg->cinfo, &(JSAMPROW){whole ? to : jpeg->row}, 1);
-        if (!whole)
-            memcpy(to, jpeg->row + (size_t)crop.x * CHANNELS, (size_t)crop.width * CHANNELS);
-    }
-}
-
-/* Reads to the end of the image, also past the crop: an image that is damaged there is damaged for every crop. */
-static int decode_image(struct jpeg *jpeg, struct rect crop, uint8_t *out, size_t stride)
+/* The region of the (shrunk) image, out of rows that begin at column `first` and have `width` pixels. `row` has room
+ * for one of them. A source in memory never suspends, so that each call reads the one row that it is asked for. */
+static void read_rows(struct jpeg *jpeg, struct rect region, uint32_t first, uint32_t width, uint8_t *row, uint8_t *out,
+                      size_t stride)
 {
     struct jpeg_decompress_struct *cinfo = &jpeg->cinfo;
+    const uint32_t channels = jpeg->spec->channels;
+    const bool cmyk = cinfo->out_color_space == JCS_CMYK, straight = !cmyk && width == region.width;
+    uint8_t *part = row + (size_t)(region.x - first) * (uint32_t)cinfo->output_components;
+    for (uint32_t y = 0; y < region.height; y++, out += stride) {
+        jpeg_read_scanlines(cinfo, &(JSAMPROW){straight ? out : row}, 1);
+        if (cmyk)
+            convert_cmyk(part, region.width, part);
+        if (cmyk && channels == 1)
+            codec_luma(part, region.width, out, 1);
+        else if (!straight)
+            memcpy(out, part, (size_t)region.width * channels);
+    }
+}
+
+static int decode_image(struct jpeg *jpeg, uint8_t *out, size_t stride)
+{
+    struct jpeg_decompress_struct *cinfo = &jpeg->cinfo;
+    const struct decode_spec *spec = jpeg->spec;
     int rc = read_header(jpeg);
-    if (rc != 0)
-        return rc;
-    const uint32_t width = cinfo->image_width, height = cinfo->image_height;
-    if (crop.x > width || crop.width > width - crop.x || crop.y > height || crop.height > height - crop.y)
-        return error_set(jpeg->err, FEEDD_E_ARGUMENT, "JPEG: a crop of %u x %u at (%u, %u) isn't within %u x %u pixels",
-                         crop.width, crop.height, crop.x, crop.y, width, height);
-    rc = reserve_row(jpeg);
+    if (rc == 0)
+        rc = check_spec(jpeg);
     if (rc != 0)
         return rc;
 
-    cinfo->out_color_space = JCS_RGB;
+    cinfo->out_color_space = cinfo->num_components == 4 ? JCS_CMYK : spec->channels == 3 ? JCS_RGB : JCS_GRAYSCALE;
     cinfo->dct_method = JDCT_ISLOW;
     cinfo->do_fancy_upsampling = TRUE;
-    jpeg_start_decompress(cinfo);
-    discard_rows(jpeg, crop.y);
-    read_rows(jpeg, crop, out, stride);
-    discard_rows(jpeg, height - crop.y - crop.height);
-    jpeg_finish_decompress(cinfo);
+    cinfo->scale_num = 1;
+    cinfo->scale_denom = spec->shrink;
+    jpeg->scanning = true;
+    jpeg_start_decompress(cinfo); /* of several scans: reads them all */
+    if (cinfo->output_width != (cinfo->image_width + spec->shrink - 1) / spec->shrink ||
+        cinfo->output_height != (cinfo->image_height + spec->shrink - 1) / spec->shrink)
+        return error_set(&jpeg->error, FEEDD_E_UNSUPPORTED, "JPEG: a lossless JPEG can't be shrunk");
+
+    const struct rect region = decode_region(spec);
+    uint32_t first = 0, width = cinfo->output_width;
+    uint8_t *row =
+        cinfo->mem->alloc_large((j_common_ptr)cinfo, JPOOL_IMAGE, (size_t)width * (uint32_t)cinfo->output_components);
+    if (partial_is_exact(jpeg)) {
+        const uint32_t end = region.x + region.width;
+        first = region.x < MARGIN ? 0 : region.x - MARGIN;
+        width = (end + MARGIN < width ? end + MARGIN : width) - first;
+        jpeg_crop_scanline(cinfo, &first, &width); /* makes it begin with a block */
+        jpeg_skip_scanlines(cinfo, region.y);
+    }
+    while (cinfo->output_scanline < region.y)
+        jpeg_read_scanlines(cinfo, &(JSAMPROW){row}, 1);
+    read_rows(jpeg, region, first, width, row, out, stride);
+    if (region.y + region.height == cinfo->output_height && !spec->accept_truncated)
+        jpeg_finish_decompress(cinfo);
     return 0;
+}
+
+static int probe_image(struct jpeg *jpeg, struct image_info *out)
+{
+    const int rc = read_header(jpeg);
+    if (rc == 0)
+        *out = (struct image_info){.width = jpeg->cinfo.image_width,
+                                   .height = jpeg->cinfo.image_height,
+                                   .orientation = jpeg->orientation != 0 ? jpeg->orientation : 1};
+    return rc;
+}
+
+/* Everything from a new decompressor to its end: of a header when there is no spec, or else of the pixels. No variable
+ * changes between setjmp() and longjmp(), so that all of them are defined afterwards. */
+static void attempt(struct jpeg *jpeg, struct image_info *info, uint8_t *out, size_t stride)
+{
+    jpeg->orientation = 0;
+    jpeg->cut_marker = -1;
+    jpeg->scanning = false;
+    if (setjmp(jpeg->escape) == 0)
+        jpeg->status = jpeg->spec == NULL ? probe_image(jpeg, info) : decode_image(jpeg, out, stride);
+    jpeg_destroy_decompress(&jpeg->cinfo);
+}
+
+static int conclude(const struct jpeg *jpeg, struct feedd_error *err)
+{
+    if (jpeg->status != 0 && err != NULL)
+        *err = jpeg->error;
+    return jpeg->status;
 }
 
 static bool recognises(struct blob in)
@@ -213,40 +365,43 @@ static int decoder_new(const struct decoder_limits *limits, struct decoder **out
 
 static void decoder_free(struct decoder *decoder)
 {
-    struct jpeg *jpeg = (struct jpeg *)decoder;
-    if (jpeg == NULL)
-        return;
-    free(jpeg->row);
-    free(jpeg);
+    free(decoder);
 }
 
-/* No variable of these two changes between setjmp() and longjmp(), so that all of them are defined afterwards. */
 static int probe(struct decoder *decoder, struct blob in, struct image_info *out, struct feedd_error *err)
 {
     struct jpeg *jpeg = (struct jpeg *)decoder;
     jpeg->in = in;
-    jpeg->err = err;
-    if (setjmp(jpeg->escape) == 0)
-        jpeg->status = read_header(jpeg);
-    if (jpeg->status == 0)
-        *out = (struct image_info){.width = jpeg->cinfo.image_width, .height = jpeg->cinfo.image_height};
-    jpeg_destroy_decompress(&jpeg->cinfo);
-    return jpeg->status;
+    jpeg->spec = NULL;
+    attempt(jpeg, out, NULL, 0);
+    return conclude(jpeg, err);
 }
 
-static int decode(struct decoder *decoder, struct blob in, struct rect crop, uint8_t *out, size_t stride,
+/* The file without the segment in which it ends, which is about scans that aren't there. */
+static struct blob without_cut_segment(struct blob in, int marker)
+{
+    while (in.size >= 2 && (in.bytes[in.size - 2] != 0xFF || in.bytes[in.size - 1] != marker))
+        in.size--;
+    in.size = in.size >= 2 ? in.size - 2 : 0;
+    return in;
+}
+
+static int decode(struct decoder *decoder, struct blob in, const struct decode_spec *spec, uint8_t *out, size_t stride,
                   struct feedd_error *err)
 {
     struct jpeg *jpeg = (struct jpeg *)decoder;
     jpeg->in = in;
-    jpeg->err = err;
-    if (setjmp(jpeg->escape) == 0)
-        jpeg->status = decode_image(jpeg, crop, out, stride);
-    jpeg_destroy_decompress(&jpeg->cinfo);
-    return jpeg->status;
+    jpeg->spec = spec;
+    attempt(jpeg, NULL, out, stride);
+    if (jpeg->status == FEEDD_E_CORRUPT && jpeg->cut_marker > 0) {
+        jpeg->in = without_cut_segment(in, jpeg->cut_marker);
+        attempt(jpeg, NULL, out, stride);
+    }
+    return conclude(jpeg, err);
 }
 
 const struct decoder_ops decoder_jpeg = {.name = "jpeg",
+                                         .max_shrink = 8,
                                          .recognises = recognises,
                                          .decoder_new = decoder_new,
                                          .decoder_free = decoder_free,

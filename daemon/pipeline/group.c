@@ -8,6 +8,7 @@
  * one slot is free for that. */
 #include "group.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -55,6 +56,26 @@ static const char *memory_name(const struct stream_spec *spec)
     return spec->gpu != NULL ? spec->gpu->uuid : "host memory";
 }
 
+static const char *field_text(const struct transform_field *field, char buffer[32])
+{
+    snprintf(buffer, 32, "%.10g", field->value);
+    return field->word != NULL ? field->word : buffer;
+}
+
+static int check_equal_transform(const char *group, const struct transform_spec *its,
+                                 const struct transform_spec *asked, struct feedd_error *err)
+{
+    struct transform_field is[TRANSFORM_FIELDS], want[TRANSFORM_FIELDS];
+    char buffers[2][32];
+    transform_list(its, is);
+    transform_list(asked, want);
+    for (int i = 0; i < TRANSFORM_FIELDS; i++)
+        if (is[i].value != want[i].value)
+            return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has %s %s, and %s was asked for", group, is[i].name,
+                             field_text(&is[i], buffers[0]), field_text(&want[i], buffers[1]));
+    return 0;
+}
+
 /* What a member of a group has to share with the others, and how to say it. */
 static int check_equal(const struct group *group, const struct group_spec *asked, struct feedd_error *err)
 {
@@ -72,9 +93,6 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         {"world_size", is->order.world_size, want->order.world_size},
         {"depth", depth, want->depth != 0 ? want->depth : depth},
         {"members", group->spec.members, asked->members},
-        {"resize", is->transform.resize, want->transform.resize},
-        {"height", is->transform.height, want->transform.height},
-        {"width", is->transform.width, want->transform.width},
         {"on_error", (uint64_t)is->on_error, (uint64_t)want->on_error},
     };
     if (is->gpu != want->gpu)
@@ -83,10 +101,6 @@ static int check_equal(const struct group *group, const struct group_spec *asked
     if (is->selection != want->selection)
         return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has split %s, and %s was asked for", asked->name,
                          selection_name(is), selection_name(want));
-    if (is->transform.kind != want->transform.kind || is->transform.flip != want->transform.flip)
-        return error_set(err, FEEDD_E_ARGUMENT,
-                         "group '%s' has another transform (flip %g) than was asked for (flip %g)", asked->name,
-                         is->transform.flip, want->transform.flip);
     if (is->dataset != want->dataset)
         return error_set(err, FEEDD_E_ARGUMENT, "group '%s' reads dataset %s, and %s was asked for", asked->name,
                          is->dataset->config->name, want->dataset->config->name);
@@ -100,7 +114,7 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         if (numbers[i].is != numbers[i].want)
             return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has %s %llu, and %llu was asked for", asked->name,
                              numbers[i].name, (unsigned long long)numbers[i].is, (unsigned long long)numbers[i].want);
-    return 0;
+    return check_equal_transform(asked->name, &is->transform, &want->transform, err);
 }
 
 /* Is position a of the order before b? */

@@ -14,6 +14,7 @@
 #include "list.h"
 #include "pool.h"
 #include "reader.h"
+#include "sample.h"
 
 struct pipeline_limits {
     uint32_t workers;
@@ -21,6 +22,7 @@ struct pipeline_limits {
     uint64_t pinned_max;         /* of them, bytes registered with GPUs */
     uint64_t gpu_memory_max;     /* bytes of all rings in one GPU's memory; 0: half of what it has */
     uint64_t dataset_memory_max; /* bytes of all open datasets together */
+    struct sample_limits image;  /* of one sample's image */
     uint32_t read_timeout_ms;    /* of one run of a worker; then its stream fails */
     const char *cache_dir;       /* for index caches; NULL: none */
     char *const *gpus;           /* UUIDs of the GPUs to drive; NULL: all */

@@ -29,9 +29,14 @@ struct worker {
     struct sample_scratch *scratch;
     bool given_up;                          /* under the pool's lock: ends as soon as it can */
     struct batch *batch;                    /* of the run it is at; under the pool's lock */
+    struct pool_task *task;                 /* that it is at; under the pool's lock */
     _Alignas(64) _Atomic uint64_t began_ns; /* of the run or task it is at; 0: none */
     _Atomic uint64_t busy_ns;               /* of those that are done; written by this worker alone */
     _Atomic bool ended;                     /* left worker_main */
+};
+
+struct task_queue {
+    struct pool_task *first, *last;
 };
 
 struct pool {
@@ -44,8 +49,10 @@ struct pool {
     pthread_mutex_t lock;   /* guards all below, and pool_queue's first, last and node */
     pthread_cond_t work;
     struct list turns; /* queues that have batches, the next one's turn first */
-    struct pool_task *first_task, *last_task;
-    uint32_t idle; /* workers that wait */
+    struct task_queue tasks, background;
+    uint32_t background_busy; /* workers at background tasks, but for those that were given up */
+    uint64_t owed_ns;         /* what streams are to get of the workers' time before another background task */
+    uint32_t idle;            /* workers that wait */
     bool stopping;
 };
 
@@ -79,15 +86,38 @@ static struct batch *take_run(struct pool *pool, uint32_t *first, uint32_t *coun
     return batch;
 }
 
-static struct pool_task *take_task(struct pool *pool)
+static struct pool_task *take_first(struct task_queue *queue)
 {
-    struct pool_task *task = pool->first_task;
+    struct pool_task *task = queue->first;
     if (task != NULL) {
-        pool->first_task = task->next;
-        if (pool->first_task == NULL)
-            pool->last_task = NULL;
+        queue->first = task->next;
+        if (queue->first == NULL)
+            queue->last = NULL;
     }
     return task;
+}
+
+/* Under the lock. @return NULL when no task's turn has come */
+static struct pool_task *take_task(struct pool *pool)
+{
+    struct pool_task *task = take_first(&pool->tasks);
+    if (task == NULL && (list_empty(&pool->turns) || (pool->background_busy == 0 && pool->owed_ns == 0))) {
+        task = take_first(&pool->background);
+        if (task != NULL)
+            pool->background_busy++;
+    }
+    return task;
+}
+
+/* Under the lock: a worker has spent so long at a run, or at a background task. */
+static void settle(struct pool *pool, const struct worker *worker, bool background, uint64_t spent_ns)
+{
+    if (!background) {
+        pool->owed_ns -= spent_ns < pool->owed_ns ? spent_ns : pool->owed_ns;
+    } else if (!worker->given_up) {
+        pool->background_busy--;
+        pool->owed_ns = spent_ns;
+    }
 }
 
 static void *worker_main(void *arg)
@@ -111,25 +141,30 @@ static void *worker_main(void *arg)
             began = 0;
             continue;
         }
+        bool background = task != NULL && task->background;
         worker->batch = batch;
+        worker->task = task;
         pthread_mutex_unlock(&pool->lock);
         if (began == 0)
             began = clock_ns();
         atomic_store_explicit(&worker->began_ns, began, memory_order_relaxed);
-        if (task != NULL) {
+        if (task != NULL)
             task->work(task);
-            inbox_post(pool->inbox, &task->done);
-        } else {
+        else
             batch_fill(batch, first, count, began, worker->scratch);
-        }
         uint64_t now = clock_ns();
         atomic_store_explicit(&worker->began_ns, 0, memory_order_relaxed);
+        if (task != NULL) /* last: it may be gone at once, and pool_tick() must not take it for one that is stuck */
+            inbox_post(pool->inbox, &task->done);
         atomic_store_explicit(&worker->busy_ns,
                               atomic_load_explicit(&worker->busy_ns, memory_order_relaxed) + now - began,
                               memory_order_relaxed);
-        began = now;
         pthread_mutex_lock(&pool->lock);
         worker->batch = NULL;
+        worker->task = NULL;
+        if (batch != NULL || background)
+            settle(pool, worker, background, now - began);
+        began = now;
     }
     pthread_mutex_unlock(&pool->lock);
     atomic_store(&worker->ended, true);
@@ -219,7 +254,10 @@ static void give_up(struct worker *worker, uint32_t ms, void (*stuck)(struct bat
     struct feedd_error err;
     pthread_mutex_lock(&pool->lock);
     worker->given_up = true;
-    struct batch *batch = worker->batch; /* in flight as long as this worker is at it */
+    struct batch *batch = worker->batch; /* in flight as long as this worker is at it, and so is its task */
+    struct pool_task *task = worker->task;
+    if (task != NULL && task->background)
+        pool->background_busy--;
     pthread_mutex_unlock(&pool->lock);
     list_remove(&worker->node);
     list_append(&pool->given_up, &worker->node);
@@ -228,6 +266,8 @@ static void give_up(struct worker *worker, uint32_t ms, void (*stuck)(struct bat
         log_error("%s", err.message);
     if (batch != NULL)
         stuck(batch, ms);
+    else if (task != NULL && task->stuck != NULL)
+        task->stuck(task, ms);
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns, uint32_t limit_ms, void (*stuck)(struct batch *batch, uint32_t ms))
@@ -282,13 +322,14 @@ void pool_queue_add(struct pool *pool, struct pool_queue *queue, struct batch *b
 void pool_task_add(struct pool *pool, struct pool_task *task)
 {
     task->next = NULL;
+    struct task_queue *queue = task->background ? &pool->background : &pool->tasks;
     pthread_mutex_lock(&pool->lock);
     ENSURE(!pool->stopping);
-    if (pool->last_task == NULL)
-        pool->first_task = task;
+    if (queue->last == NULL)
+        queue->first = task;
     else
-        pool->last_task->next = task;
-    pool->last_task = task;
+        queue->last->next = task;
+    queue->last = task;
     pthread_mutex_unlock(&pool->lock);
     pthread_cond_signal(&pool->work);
 }

@@ -5,6 +5,10 @@
  * doesn't stand behind one with large ones. A *task* is one slow call (index a dataset, make or free a ring); tasks go
  * first, since a client waits for each.
  *
+ * A *background* task is work that no stream waits for, some milliseconds of it. Where no stream has work, every worker
+ * takes them. Beside streams one worker at a time does, and then streams get as much of the workers' time as the task
+ * took: of N workers' time background tasks have one part in N + 1 then, and never none.
+ *
  * A worker that sits in one run or task for longer than a limit (a file system that doesn't answer) is given up:
  * another takes its place, and it ends when it comes back. What it was filling stays in flight until then.
  *
@@ -32,8 +36,10 @@ struct pool_queue {
 
 struct pool_task {
     struct pool_task *next;
-    void (*work)(struct pool_task *task); /* on a worker */
-    struct inbox_item done;               /* then run on the loop */
+    void (*work)(struct pool_task *task);               /* on a worker */
+    struct inbox_item done;                             /* then run on the loop */
+    void (*stuck)(struct pool_task *task, uint32_t ms); /* on the loop: its worker has been given up; may be NULL */
+    bool background;
 };
 
 /* Starts the workers. @return 0, or FEEDD_E_MEMORY when a thread can't be made */
@@ -43,7 +49,7 @@ int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, stru
 void pool_free(struct pool *pool);
 
 /* Once a second: gives up workers that have been at one run or task for longer than limit_ms; stuck() is told of each
- * run, once. */
+ * run, once, and task->stuck() of each task. */
 void pool_tick(struct pool *pool, uint64_t now_ns, uint32_t limit_ms, void (*stuck)(struct batch *batch, uint32_t ms));
 /* Workers that were given up and have not come back. */
 uint32_t pool_stuck_count(const struct pool *pool);

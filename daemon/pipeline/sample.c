@@ -1,7 +1,8 @@
 /* sample.c - see sample.h.
  *
- * Happy path: reader -> (pread -> codec by content -> probe) -> geometry -> decode the crop -> scale into the cell.
- * Without scaling the pixels are decoded straight into the cell.
+ * Happy path: reader -> (pread -> codec by content -> probe) -> geometry, chosen in the upright image -> back to coded
+ * coordinates -> decode what the resizer reads -> turn upright -> scale into the cell. Without scaling the pixels are
+ * decoded straight into their place in the cell. Pixels in memory go the same way without a codec.
  * What can fail: the file system (I/O), and the sample itself (everything else). Files are read by pread, never mapped:
  * one that is cut while it is read is an error, not a SIGBUS. */
 #include "sample.h"
@@ -11,8 +12,10 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "codec.h"
 #include "decoder.h"
 #include "error.h"
+#include "orient.h"
 #include "resize.h"
 
 #define SCRATCH_KEEP (64u << 20) /* bytes of a buffer that are kept from sample to sample: a giant's are given back */
@@ -27,13 +30,15 @@ struct buffer {
 struct sample_scratch {
     struct decoder *decoders[DECODER_COUNT];
     struct resizer *resizer;
-    struct buffer encoded, decoded;
+    struct buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
 };
 
-/* Pixels in memory, rows without gaps. */
-struct pixels {
-    const uint8_t *bytes;
-    struct image_info size;
+/* One sample's image, before anything is done to it. */
+struct source {
+    struct image_info info;  /* as it is coded; an orientation that is ignored counts as 1 */
+    const uint8_t *pixels;   /* in memory: info.height x info.width x the reader's channels; NULL: encoded, */
+    struct blob encoded;     /* in the scratch, */
+    struct decoder *decoder; /* and of this codec */
 };
 
 struct sample_scratch *sample_scratch_new(void)
@@ -55,7 +60,8 @@ void sample_scratch_free(struct sample_scratch *scratch)
             scratch->decoders[i]->ops->decoder_free(scratch->decoders[i]);
     resizer_free(scratch->resizer);
     free(scratch->encoded.bytes);
-    free(scratch->decoded.bytes);
+    free(scratch->coded.bytes);
+    free(scratch->upright.bytes);
     free(scratch);
 }
 
@@ -63,18 +69,21 @@ static int buffer_reserve(struct buffer *buffer, size_t size, struct feedd_error
 {
     if (size <= buffer->size && (buffer->size <= SCRATCH_KEEP || size > SCRATCH_KEEP))
         return 0;
-    size_t room = size <= SCRATCH_KEEP && size > SCRATCH_KEEP / 2 ? SCRATCH_KEEP : size + size / 2;
+    size_t room = size > SCRATCH_KEEP ? size : size > SCRATCH_KEEP / 2 ? SCRATCH_KEEP : size + size / 2;
     free(buffer->bytes); /* nothing of the last sample is needed */
     buffer->bytes = malloc(room);
     buffer->size = buffer->bytes != NULL ? room : 0;
     return buffer->bytes != NULL ? 0 : error_set(err, FEEDD_E_MEMORY, "no memory for %zu bytes of an image", size);
 }
 
-static int read_file(const struct reader_sample *from, struct buffer *buffer, struct feedd_error *err)
+/* ---- what the reader yields ---- */
+
+static int read_file(const struct reader_sample *from, uint64_t bytes_max, struct buffer *buffer,
+                     struct feedd_error *err)
 {
-    if (from->size > SAMPLE_ENCODED_MAX)
-        return error_set(err, FEEDD_E_LIMIT, "%llu bytes: an image may have %llu", (unsigned long long)from->size,
-                         SAMPLE_ENCODED_MAX);
+    if (from->size > bytes_max)
+        return error_set(err, FEEDD_E_LIMIT, "%llu bytes; allowed: %llu (image_bytes_max)",
+                         (unsigned long long)from->size, (unsigned long long)bytes_max);
     int status = buffer_reserve(buffer, from->size + 1, err);
     for (uint64_t done = 0; status == 0 && done < from->size;) {
         ssize_t got = pread(from->fd, buffer->bytes + done, from->size - done, (off_t)(from->offset + done));
@@ -90,75 +99,235 @@ static int read_file(const struct reader_sample *from, struct buffer *buffer, st
 }
 
 /* The decoder for these bytes, made when it is first needed. */
-static int find_decoder(struct sample_scratch *scratch, struct blob in, struct decoder **out, struct feedd_error *err)
+static int find_decoder(struct sample_scratch *scratch, const struct sample_limits *limits, struct blob in,
+                        struct decoder **out, struct feedd_error *err)
 {
-    static const struct decoder_limits limits = {.pixels = SAMPLE_PIXELS_MAX};
     int number = decoder_find(in, err);
     if (number < 0)
         return number;
     struct decoder **decoder = &scratch->decoders[number];
-    int status = *decoder == NULL ? decoders[number]->decoder_new(&limits, decoder, err) : 0;
+    int status = 0;
+    if (*decoder == NULL)
+        status = decoders[number]->decoder_new(&(struct decoder_limits){.pixels = limits->pixels}, decoder, err);
     if (status == 0)
         *out = *decoder;
     return status;
 }
 
-static bool is_identity(const struct geometry *g)
-{
-    return !g->flip && g->scaled_width == g->crop.width && g->scaled_height == g->crop.height && g->window.x == 0 &&
-           g->window.y == 0 && g->window.width == g->crop.width && g->window.height == g->crop.height;
-}
-
-static int choose(const struct sample_plan *plan, const struct sample_place *place, struct image_info image,
-                  struct geometry *out, struct feedd_error *err)
-{
-    return geometry_choose(&plan->transform, plan->height, plan->width, plan->seed, place->epoch, place->position,
-                           image, out, err);
-}
-
-static int fill_from_pixels(const struct sample_plan *plan, struct sample_scratch *scratch,
-                            const struct sample_place *place, const uint8_t *pixels, uint8_t *cell,
-                            struct feedd_error *err)
+/* Takes over sample->fd. */
+static int source_open(const struct sample_plan *plan, struct sample_scratch *scratch,
+                       const struct reader_sample *sample, struct source *out, struct feedd_error *err)
 {
     const struct reader *reader = plan->reader;
-    size_t stride = (size_t)reader->width * reader->channels;
-    struct geometry g;
-    int status = choose(plan, place, (struct image_info){reader->width, reader->height}, &g, err);
-    if (status != 0)
-        return status;
-    if (is_identity(&g) && g.crop.width == reader->width) {
-        memcpy(cell, pixels + g.crop.y * stride, g.crop.height * stride);
-        return 0;
+    struct source source = {.info = {.width = reader->width, .height = reader->height, .orientation = 1},
+                            .pixels = sample->pixels};
+    int status = 0;
+    if (source.pixels == NULL) {
+        status = read_file(sample, plan->limits.encoded_bytes, &scratch->encoded, err);
+        close(sample->fd);
+        source.encoded = (struct blob){scratch->encoded.bytes, sample->size};
+        if (status == 0)
+            status = find_decoder(scratch, &plan->limits, source.encoded, &source.decoder, err);
+        if (status == 0)
+            status = source.decoder->ops->probe(source.decoder, source.encoded, &source.info, err);
+        if (plan->transform.ignore_orientation)
+            source.info.orientation = 1;
     }
-    return resizer_apply(scratch->resizer, pixels + g.crop.y * stride + (size_t)g.crop.x * reader->channels,
-                         g.crop.width, g.crop.height, stride, reader->channels, g.scaled_width, g.scaled_height,
-                         g.window, g.flip, cell, err);
-}
-
-static int fill_from_bytes(const struct sample_plan *plan, struct sample_scratch *scratch,
-                           const struct sample_place *place, struct blob in, uint8_t *cell, struct feedd_error *err)
-{
-    struct decoder *decoder;
-    struct image_info image;
-    struct geometry g;
-    int status = find_decoder(scratch, in, &decoder, err);
     if (status == 0)
-        status = decoder->ops->probe(decoder, in, &image, err);
-    if (status == 0)
-        status = choose(plan, place, image, &g, err);
-    if (status != 0)
-        return status;
-    size_t stride = (size_t)g.crop.width * plan->channels;
-    if (is_identity(&g))
-        return decoder->ops->decode(decoder, in, g.crop, cell, stride, err);
-    status = buffer_reserve(&scratch->decoded, stride * g.crop.height, err);
-    if (status == 0)
-        status = decoder->ops->decode(decoder, in, g.crop, scratch->decoded.bytes, stride, err);
-    if (status == 0)
-        status = resizer_apply(scratch->resizer, scratch->decoded.bytes, g.crop.width, g.crop.height, stride,
-                               plan->channels, g.scaled_width, g.scaled_height, g.window, g.flip, cell, err);
+        *out = source;
     return status;
 }
+
+static struct image_info upright_size(const struct source *source)
+{
+    const struct rect all = orient_rect(source->info.orientation, source->info.width, source->info.height,
+                                        (struct rect){0, 0, source->info.width, source->info.height});
+    return (struct image_info){.width = all.width, .height = all.height, .orientation = 1};
+}
+
+/* Part of the upright image as it lies in the coded one. */
+static struct rect coded_part(const struct source *source, struct rect part)
+{
+    const struct image_info upright = upright_size(source);
+    return orient_rect(orient_inverse(source->info.orientation), upright.width, upright.height, part);
+}
+
+/* One row of 1 or 3 channels as 3 or 1. */
+static void convert_row(const uint8_t *in, uint32_t in_channels, uint32_t width, uint8_t *out)
+{
+    if (in_channels == 3) {
+        codec_luma(in, width, out, 1);
+        return;
+    }
+    for (uint32_t x = 0; x < width; x++)
+        out[3 * x] = out[3 * x + 1] = out[3 * x + 2] = in[x];
+}
+
+static const uint8_t *pixel_at(const struct sample_plan *plan, const struct source *source, uint32_t x, uint32_t y)
+{
+    return source->pixels + ((size_t)y * source->info.width + x) * plan->reader->channels;
+}
+
+/* Part of an image in memory. */
+static void copy_pixels(const struct sample_plan *plan, const struct source *source, struct rect part, uint8_t *out,
+                        size_t stride)
+{
+    const uint32_t channels = plan->reader->channels;
+    const size_t in_stride = (size_t)source->info.width * channels, bytes = (size_t)part.width * channels;
+    const uint8_t *in = pixel_at(plan, source, part.x, part.y);
+    if (channels == plan->channels && in_stride == bytes && stride == bytes) {
+        memcpy(out, in, part.height * bytes); /* digits, all of one: a call a row would take as long as the rest */
+        return;
+    }
+    for (uint32_t y = 0; y < part.height; y++) {
+        if (channels == plan->channels)
+            memcpy(out + y * stride, in + y * in_stride, bytes);
+        else
+            convert_row(in + y * in_stride, channels, part.width, out + y * stride);
+    }
+}
+
+/* Writes decode_region(spec). */
+static int source_read(const struct sample_plan *plan, const struct source *source, const struct decode_spec *spec,
+                       uint8_t *out, size_t stride, struct feedd_error *err)
+{
+    if (source->pixels == NULL)
+        return source->decoder->ops->decode(source->decoder, source->encoded, spec, out, stride, err);
+    copy_pixels(plan, source, spec->crop, out, stride);
+    return 0;
+}
+
+/* The same, turned. */
+static int source_read_turned(const struct sample_plan *plan, struct sample_scratch *scratch,
+                              const struct source *source, const struct decode_spec *spec, int turn, uint8_t *out,
+                              size_t stride, struct feedd_error *err)
+{
+    if (turn == 1)
+        return source_read(plan, source, spec, out, stride, err);
+    const struct rect region = decode_region(spec);
+    const size_t coded_stride = (size_t)region.width * plan->channels;
+    int status = buffer_reserve(&scratch->coded, coded_stride * region.height, err);
+    if (status == 0)
+        status = source_read(plan, source, spec, scratch->coded.bytes, coded_stride, err);
+    if (status == 0)
+        orient_pixels(turn, scratch->coded.bytes, region.width, region.height, coded_stride, plan->channels, out,
+                      stride);
+    return status;
+}
+
+/* ---- the image field ---- */
+
+static struct decode_spec decode_spec(const struct sample_plan *plan, struct rect crop, uint32_t shrink)
+{
+    return (struct decode_spec){.crop = crop,
+                                .channels = plan->channels,
+                                .mode = plan->transform.fast ? DECODE_FAST : DECODE_EXACT,
+                                .shrink = shrink,
+                                .accept_truncated = plan->transform.accept_truncated};
+}
+
+/* The window is pixels of the image as they are: they are decoded into their place. */
+static int fill_unscaled(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
+                         const struct geometry *g, uint8_t *cell, struct feedd_error *err)
+{
+    const struct rect part = {g->crop.x + g->window.x, g->crop.y + g->window.y, g->window.width, g->window.height};
+    const struct decode_spec spec = decode_spec(plan, coded_part(source, part), 1);
+    const int turn = g->flip ? orient_mirrored(source->info.orientation) : source->info.orientation;
+    const size_t stride = (size_t)plan->width * plan->channels;
+    return source_read_turned(plan, scratch, source, &spec, turn, cell + g->y * stride + (size_t)g->x * plan->channels,
+                              stride, err);
+}
+
+/* By how much the codec may shrink the crop while it decodes: as far as the crop stays no smaller than what it
+ * becomes, so that the rest is left to the resizer's filter. */
+static uint32_t choose_shrink(const struct sample_plan *plan, const struct source *source, const struct geometry *g)
+{
+    const uint32_t max = plan->transform.fast && source->pixels == NULL ? source->decoder->ops->max_shrink : 1;
+    uint32_t shrink = 1;
+    while (2 * shrink <= max && g->crop.width / (2 * shrink) >= g->scaled_width &&
+           g->crop.height / (2 * shrink) >= g->scaled_height)
+        shrink *= 2;
+    return shrink;
+}
+
+/* How the crop is scaled, when its coded pixels are shrunk and then turned upright. The source of the resizer is
+ * decode_region() of the whole crop. Shrunk, that begins and ends at multiples of `shrink`, and so a little outside the
+ * crop: the box leaves that out again, to the fraction of a pixel. All of it is whole numbers in pixels before
+ * shrinking, so the box is exact. @param region  gets decode_region() */
+static struct resize_spec scaling(const struct sample_plan *plan, const struct source *source, const struct geometry *g,
+                                  uint32_t shrink, struct rect *region)
+{
+    const int orientation = source->info.orientation;
+    const struct rect crop = coded_part(source, g->crop);
+    const struct decode_spec whole = decode_spec(plan, crop, shrink);
+    *region = decode_region(&whole);
+    const struct rect within = {crop.x - region->x * shrink, crop.y - region->y * shrink, crop.width, crop.height};
+    const struct rect box = orient_rect(orientation, region->width * shrink, region->height * shrink, within);
+    const bool swaps = orient_swaps(orientation);
+    return (struct resize_spec){.width = swaps ? region->height : region->width,
+                                .height = swaps ? region->width : region->height,
+                                .box = {(double)box.x / shrink, (double)box.y / shrink, (double)box.width / shrink,
+                                        (double)box.height / shrink},
+                                .scaled_width = g->scaled_width,
+                                .scaled_height = g->scaled_height,
+                                .window = g->window,
+                                .flip = g->flip,
+                                .channels = plan->channels};
+}
+
+/* The crop whose decode_region() is `part` of `region`. */
+static struct rect crop_of(const struct source *source, struct rect region, struct rect part, uint32_t shrink)
+{
+    struct rect crop = {(region.x + part.x) * shrink, (region.y + part.y) * shrink, part.width * shrink,
+                        part.height * shrink};
+    if (crop.width > source->info.width - crop.x)
+        crop.width = source->info.width - crop.x;
+    if (crop.height > source->info.height - crop.y)
+        crop.height = source->info.height - crop.y;
+    return crop;
+}
+
+/* Only what the resizer reads is decoded. */
+static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
+                       const struct geometry *g, uint8_t *cell, struct feedd_error *err)
+{
+    const int orientation = source->info.orientation;
+    const uint32_t shrink = choose_shrink(plan, source, g);
+    struct rect region;
+    const struct resize_spec resize = scaling(plan, source, g, shrink, &region);
+    const struct rect held = resize_source(&resize);
+    if (source->pixels != NULL && plan->reader->channels == plan->channels)
+        return resizer_apply(scratch->resizer, &resize, pixel_at(plan, source, region.x + held.x, region.y + held.y),
+                             held, (size_t)source->info.width * plan->channels, cell, err);
+    const struct rect part = orient_rect(orient_inverse(orientation), resize.width, resize.height, held);
+    const struct decode_spec spec = decode_spec(plan, crop_of(source, region, part, shrink), shrink);
+    const size_t stride = (size_t)held.width * plan->channels;
+    int status = buffer_reserve(&scratch->upright, stride * held.height, err);
+    if (status == 0)
+        status = source_read_turned(plan, scratch, source, &spec, orientation, scratch->upright.bytes, stride, err);
+    if (status == 0)
+        status = resizer_apply(scratch->resizer, &resize, scratch->upright.bytes, held, stride, cell, err);
+    return status;
+}
+
+static int fill_image(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
+                      const struct source *source, uint8_t *cell, struct feedd_error *err)
+{
+    struct geometry g;
+    int status = geometry_choose(&plan->transform, plan->height, plan->width, plan->seed, place->epoch, place->position,
+                                 upright_size(source), &g, err);
+    if (status != 0)
+        return status;
+    if (g.window.width < plan->width || g.window.height < plan->height)
+        memset(cell, 0, plan->layout.fields[FIELD_IMAGE].sample_bytes);
+    if (g.window.width == 0)
+        return 0;
+    if (g.scaled_width == g.crop.width && g.scaled_height == g.crop.height)
+        return fill_unscaled(plan, scratch, source, &g, cell, err);
+    return fill_scaled(plan, scratch, source, &g, cell, err);
+}
+
+/* ---- samples ---- */
 
 /* The path and the reason: neither reader nor codec can say both. */
 static int name_sample(const struct reader *reader, uint64_t index, int status, struct feedd_error *err)
@@ -190,17 +359,12 @@ int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, 
 {
     const struct reader *reader = plan->reader;
     struct reader_sample sample = {.fd = -1};
-    uint8_t *cell = cell_at(plan, place, FIELD_IMAGE);
+    struct source source;
     int status = reader->ops->read(reader, place->index, &sample, err);
-    if (status == 0 && sample.pixels != NULL) {
-        status = fill_from_pixels(plan, scratch, place, sample.pixels, cell, err);
-    } else if (status == 0) {
-        status = read_file(&sample, &scratch->encoded, err);
-        close(sample.fd);
-        if (status == 0)
-            status =
-                fill_from_bytes(plan, scratch, place, (struct blob){scratch->encoded.bytes, sample.size}, cell, err);
-    }
+    if (status == 0)
+        status = source_open(plan, scratch, &sample, &source, err);
+    if (status == 0)
+        status = fill_image(plan, scratch, place, &source, cell_at(plan, place, FIELD_IMAGE), err);
     if (status != 0)
         return name_sample(reader, place->index, status, err);
     write_label(plan, place, sample.label, sample.value);
@@ -218,22 +382,28 @@ static int first_size(struct sample_plan *plan, struct sample_scratch *scratch, 
 {
     const struct reader *reader = plan->reader;
     struct reader_sample sample = {.fd = -1};
-    struct image_info image = {0, 0};
-    struct decoder *decoder;
+    struct source source;
     int status = reader->ops->read(reader, 0, &sample, err);
-    if (status == 0) {
-        status = read_file(&sample, &scratch->encoded, err);
-        close(sample.fd);
-    }
-    struct blob in = {scratch->encoded.bytes, sample.size};
     if (status == 0)
-        status = find_decoder(scratch, in, &decoder, err);
-    if (status == 0)
-        status = decoder->ops->probe(decoder, in, &image, err);
+        status = source_open(plan, scratch, &sample, &source, err);
     if (status != 0)
         return name_sample(reader, 0, status, err);
-    plan->height = image.height;
-    plan->width = image.width;
+    const struct image_info size = upright_size(&source);
+    plan->height = size.height;
+    plan->width = size.width;
+    return 0;
+}
+
+/* Images of a dataset's own channels, unless the transform wants others: what is decoded has any, and pixels in memory
+ * go between 1 and 3. */
+static int choose_channels(struct sample_plan *plan, struct feedd_error *err)
+{
+    const uint32_t own = plan->reader->channels, wanted = plan->transform.channels;
+    if (wanted != 0 && own != 0 && wanted != own && own != 1 && own != 3)
+        return error_set(err, FEEDD_E_UNSUPPORTED,
+                         "channels %u of a dataset whose pixels have %u; allowed: the dataset's own, without the key",
+                         wanted, own);
+    plan->channels = wanted != 0 ? wanted : own != 0 ? own : 3;
     return 0;
 }
 
@@ -242,16 +412,17 @@ int sample_plan_init(struct sample_plan *plan, uint32_t batch_size, struct sampl
 {
     const struct reader *reader = plan->reader;
     struct slot_layout *layout = &plan->layout;
-    int status = 0;
-    plan->channels = reader->channels != 0 ? reader->channels : 3;
+    int status = choose_channels(plan, err);
     plan->height = plan->transform.height != 0 ? plan->transform.height : reader->height;
     plan->width = plan->transform.width != 0 ? plan->transform.width : reader->width;
-    if (plan->height == 0)
+    if (status == 0 && plan->height == 0)
         status = first_size(plan, scratch, err);
+    if (status != 0)
+        return status;
     *layout = (struct slot_layout){.field_count = FIELD_COUNT, .batch_size = batch_size};
     layout->fields[FIELD_IMAGE] = (struct slot_field){
         .name = "image", .dtype = FEEDD_U8, .ndim = 3, .shape = {plan->height, plan->width, plan->channels}};
     layout->fields[FIELD_LABEL] = (struct slot_field){.name = "label", .dtype = (uint32_t)reader->label_dtype};
     layout->fields[FIELD_INDEX] = (struct slot_field){.name = "index", .dtype = FEEDD_I64};
-    return status == 0 ? slot_layout_init(layout, err) : status;
+    return slot_layout_init(layout, err);
 }

@@ -1,7 +1,8 @@
 /* sample.h - one sample into its cells: what a worker does.
  *
- * The reader yields pixels, or a file whose header is probed; the geometry is chosen once for the sample; then every
- * field is written into its cell of the slot, and nothing else.
+ * The reader yields pixels, or a file whose header is probed; the geometry is chosen once for the sample, in the
+ * upright image; then every field is written into its cell of the slot, and nothing else. Of an image no more is
+ * decoded than what its cell shows: orientation, crop, scaling and flip are as if they were done one after the other.
  * Threads: a plan is constant while a stream is open; a scratch belongs to one worker. */
 #ifndef FEEDD_SAMPLE_H
 #define FEEDD_SAMPLE_H
@@ -13,8 +14,11 @@
 #include "reader.h"
 #include "slot.h"
 
-#define SAMPLE_PIXELS_MAX  100000000ull   /* width x height of an image */
-#define SAMPLE_ENCODED_MAX (256ull << 20) /* bytes of an encoded image */
+/* What one sample may cost. Checked before anything is allocated for it. */
+struct sample_limits {
+    uint64_t pixels;        /* width x height of an image */
+    uint64_t encoded_bytes; /* of an encoded image */
+};
 
 /* One worker's: decoders, and buffers that are used again from sample to sample. */
 struct sample_scratch;
@@ -26,6 +30,7 @@ void sample_scratch_free(struct sample_scratch *scratch); /* NULL is allowed */
 struct sample_plan {
     const struct reader *reader;
     struct transform_spec transform;
+    struct sample_limits limits;      /* the same in all plans that share a scratch */
     uint64_t seed;                    /* of random transforms */
     uint32_t height, width, channels; /* of what is delivered */
     struct slot_layout layout;        /* image (u8, height x width x channels), label (i64, or f32; -1 where the dataset
@@ -40,8 +45,9 @@ struct sample_place {
     uint32_t cell; /* number in the batch */
 };
 
-/* Fills a plan from its reader, transform and seed. May read the first sample (a stream that doesn't resize has the
- * size of its images): worker thread. @return 0; as slot_layout_init(), or what is wrong with the first sample */
+/* Fills a plan from its reader, transform, limits and seed. May read the first sample (a stream that doesn't resize has
+ * the size of its images): worker thread. @return 0; as slot_layout_init(), or what is wrong with the first sample;
+ * FEEDD_E_UNSUPPORTED: the dataset's pixels have channels that can't become the transform's */
 int sample_plan_init(struct sample_plan *plan, uint32_t batch_size, struct sample_scratch *scratch,
                      struct feedd_error *err);
 

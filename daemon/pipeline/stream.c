@@ -495,6 +495,7 @@ static void plan_on_worker(struct pool_task *task)
     struct sample_scratch *scratch = sample_scratch_new();
     stream->plan.reader = stream->reader;
     stream->plan.transform = stream->spec.transform;
+    stream->plan.limits = pipeline_of(stream)->limits.image;
     stream->plan.seed = stream->spec.order.seed;
     stream->task_status =
         scratch == NULL ? error_set(&stream->task_error, FEEDD_E_MEMORY, "no memory for a stream")

@@ -32,10 +32,11 @@ int conf_fail(const struct conf_walk *w, const yaml_node_t *node, const char *fo
     va_start(args, format);
     vsnprintf(what, sizeof(what), format, args);
     va_end(args);
-    const char *part[4] = {w->section, w->name, w->key, w->sub};
-    char place[4 * CONF_SHOWN_SIZE] = ""; /* keys of a table are short, names come from conf_shown() */
+    const char *part[] = {w->section, w->name, w->key, w->sub, w->leaf};
+    const size_t part_count = sizeof(part) / sizeof(part[0]);
+    char place[5 * CONF_SHOWN_SIZE] = ""; /* keys of a table are short, names come from conf_shown() */
     size_t used = 0;
-    for (int i = 0; i < 4; i++)
+    for (size_t i = 0; i < part_count; i++)
         if (part[i] != NULL)
             used += (size_t)snprintf(place + used, sizeof(place) - used, "%s%s", i > 0 ? "." : "", part[i]);
     return error_set(w->err, FEEDD_E_ARGUMENT, "%s:%zu: %s%s%s", w->file, node->start_mark.line + 1, place,

@@ -1,7 +1,8 @@
 /* conf_yaml.h - walking a YAML file by tables of keys.
  *
  * A table says what may stand in one mapping: each key with its parser and the field that it fills. The walk knows the
- * levels section, name, key and sub, as in `streams.train.transform.flip`; what they mean is the tables' business.
+ * levels section, name, key, sub and leaf, as in `streams.train.transform.random_crop.size`; what they mean is the
+ * tables' business.
  *
  * Errors: every int is 0 or a negative status. FEEDD_E_ARGUMENT (the file's content) reads "FILE:LINE: PLACE: what is
  * wrong; what is allowed", with the walk's place as above, FEEDD_E_MEMORY "FILE: not enough memory for the
@@ -24,7 +25,7 @@ struct conf_walk {
     const char *path;                 /* borrowed */
     char file[FILE_SHOWN];            /* the path as messages show it */
     const char *section, *name, *key; /* where the walk is; NULL where it isn't on that level */
-    const char *sub;                  /* the key within a key's mapping */
+    const char *sub, *leaf;           /* the key within a key's mapping, and within that one's */
     void *root;                       /* what conf_parse() fills */
     char *text;                       /* of the file; owned */
     uint64_t text_bytes;
@@ -123,7 +124,7 @@ int conf_enum(const struct conf_walk *w, const yaml_node_t *node, const char *wh
 /* Mappings. */
 
 /* Fills `fields` from a mapping by a table: first every key is found, then the table's parsers run in its order.
- * @param place  &w->section, &w->key or &w->sub: the level of these keys
+ * @param place  &w->section, &w->key, &w->sub or &w->leaf: the level of these keys
  * @param owner  the node whose line a missing key is reported with */
 int conf_mapping(struct conf_walk *w, const struct conf_key *keys, yaml_node_t *node, const yaml_node_t *owner,
                  const char **place, void *fields);

@@ -16,13 +16,13 @@
 #include <unistd.h>
 
 #include "conf_yaml.h"
+#include "config_transform.h"
 #include "error.h"
 
 #define ENTRIES_MAX     4096u      /* datasets; streams */
 #define CLASSES_MAX     65536u     /* of a dataset */
 #define SPLITS_MAX      256u       /* of a dataset */
 #define GPUS_MAX        256        /* that `gpus` lists */
-#define SIDE_MAX        16384      /* pixels; transform_check() has the last word */
 #define IDS_MAX         4096u      /* users, or groups, of a rule */
 #define ID_BUFFER_MAX   (1u << 20) /* bytes of a group's entry: its members' names */
 #define SOCKET_PATH_MAX (sizeof(((struct sockaddr_un *)NULL)->sun_path) - 1)
@@ -207,38 +207,6 @@ static int parse_join(struct conf_walk *w, const struct conf_key *key, yaml_node
     return rc;
 }
 
-/* 224, or [height, width]. `field` is the transform. */
-static int parse_crop(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
-{
-    struct transform_spec *spec = field;
-    yaml_node_t *sides[2] = {node, node};
-    if (node->type == YAML_SEQUENCE_NODE) {
-        const yaml_node_item_t *items = node->data.sequence.items.start;
-        size_t count = (size_t)(node->data.sequence.items.top - items);
-        if (count != 2)
-            return conf_fail(w, node, "%zu numbers; allowed: one number, or [height, width]", count);
-        for (int i = 0; i < 2; i++)
-            sides[i] = conf_node(w, items[i]);
-    }
-    int rc = conf_u32(w, key, sides[0], &spec->height);
-    return rc == 0 ? conf_u32(w, key, sides[1], &spec->width) : rc;
-}
-
-static int parse_probability(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
-{
-    (void)key;
-    const char *text;
-    char buffer[CONF_SHOWN_SIZE];
-    double value;
-    int rc = conf_text(w, node, &text);
-    if (rc != 0)
-        return rc;
-    if (conf_decimal(text, &value) != 0 || value < 0 || value > 1)
-        return conf_fail(w, node, "'%s' is not a probability; allowed: 0 to 1", conf_shown(text, buffer));
-    *(double *)field = value;
-    return 0;
-}
-
 /* GPUs. */
 
 /* As nvidia-smi -L writes it: "GPU-" and hexadecimal digits in groups of 8, 4, 4, 4 and 12. */
@@ -389,12 +357,10 @@ static int parse_splits(struct conf_walk *w, const struct conf_key *key, yaml_no
 static int parse_allow(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field);
 static int parse_admin(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field);
 static int parse_dataset_allow(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field);
-static int parse_transform(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field);
 
-#define DAEMON(field)    offsetof(struct config, field)
-#define DATASET(field)   offsetof(struct reader_config, field)
-#define STREAM(field)    offsetof(struct config_stream, field)
-#define TRANSFORM(field) offsetof(struct transform_spec, field)
+#define DAEMON(field)  offsetof(struct config, field)
+#define DATASET(field) offsetof(struct reader_config, field)
+#define STREAM(field)  offsetof(struct config_stream, field)
 
 static const struct conf_key file_keys[] = {
     {"daemon", 0, parse_daemon, 0, 0, 0},
@@ -414,6 +380,8 @@ static const struct conf_key daemon_keys[] = {
     {"streams_per_client_max", 0, conf_u32, DAEMON(streams_per_client_max), 1, 1024},
     {"leases_per_client_max", 0, conf_u32, DAEMON(leases_per_client_max), 1, 1048576},
     {"ring_memory_per_client_max", CONF_AUTO, conf_size, DAEMON(ring_memory_per_client_max), 1, UINT64_MAX},
+    {"image_pixels_max", 0, conf_u64, DAEMON(image_pixels_max), 1, 1000000000000},
+    {"image_bytes_max", 0, conf_size, DAEMON(image_bytes_max), 1, UINT64_C(1) << 40},
     {"read_timeout_ms", 0, conf_u32, DAEMON(read_timeout_ms), 100, 3600000},
     {"linger_s", 0, conf_u32, DAEMON(linger_s), 0, 86400},
     {"cache_dir", 0, conf_path, DAEMON(cache_dir), 0, 0},
@@ -477,18 +445,16 @@ static const struct conf_key stream_keys[] = {
     {"members", 0, parse_members, 0, 1, FEEDD_MAX_MEMBERS},
     {"join", 0, parse_join, 0, 0, 0},
     {"on_error", 0, parse_on_error, STREAM(on_error), 0, 0},
-    {"transform", 0, parse_transform, STREAM(transform), 0, 0},
-    {NULL, 0, NULL, 0, 0, 0},
-};
-static const struct conf_key transform_keys[] = {
-    {"resize", 0, conf_u32, TRANSFORM(resize), 1, SIDE_MAX},
-    {"center_crop", 0, parse_crop, 0, 1, SIDE_MAX},
-    {"flip", 0, parse_probability, TRANSFORM(flip), 0, 0},
+    {"transform", 0, config_transform, STREAM(transform), 0, 0},
+    {"decode", 0, config_decode, STREAM(transform.fast), 0, 0},
+    {"orientation", 0, config_orientation, STREAM(transform.ignore_orientation), 0, 0},
+    {"truncated", 0, config_truncated, STREAM(transform.accept_truncated), 0, 0},
+    {"channels", 0, config_channels, STREAM(transform.channels), 0, 0},
     {NULL, 0, NULL, 0, 0, 0},
 };
 
 _Static_assert(CONF_FITS(file_keys) && CONF_FITS(daemon_keys) && CONF_FITS(idx_keys) && CONF_FITS(folder_keys) &&
-                   CONF_FITS(list_keys) && CONF_FITS(stream_keys) && CONF_FITS(transform_keys),
+                   CONF_FITS(list_keys) && CONF_FITS(stream_keys),
                "raise CONF_KEYS_MAX");
 
 /* The keys of a dataset are those of its reader, which is looked for first. */
@@ -591,22 +557,6 @@ static int parse_splits(struct conf_walk *w, const struct conf_key *key, yaml_no
     return conf_entries(w, node, &w->sub, SPLITS_MAX, split_entry);
 }
 
-static int parse_transform(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
-{
-    (void)key;
-    struct transform_spec *spec = field;
-    int rc = conf_mapping(w, transform_keys, node, node, &w->sub, spec);
-    if (rc != 0)
-        return rc;
-    if ((spec->resize != 0) != (spec->height != 0))
-        return conf_fail(w, node, "%s alone; required: resize and center_crop together",
-                         spec->resize != 0 ? "resize" : "center_crop");
-    if (spec->resize != 0)
-        spec->kind = TRANSFORM_RESIZE_CENTER_CROP;
-    const char *problem = transform_check(spec);
-    return problem != NULL ? conf_fail(w, node, "%s", problem) : 0;
-}
-
 /* `field` is the rule. */
 static int parse_allow(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
 {
@@ -699,6 +649,8 @@ static struct config *config_new(const char *path)
     config->clients_max = 256;
     config->streams_per_client_max = 16;
     config->leases_per_client_max = 1024;
+    config->image_pixels_max = 100000000;
+    config->image_bytes_max = UINT64_C(256) << 20;
     config->read_timeout_ms = 30000;
     config->linger_s = 30;
     config->allow.everybody = true;

@@ -12,6 +12,8 @@
  *     streams_per_client_max: 16
  *     leases_per_client_max: 1024     # slots in all streams of a client
  *     ring_memory_per_client_max: auto # bytes of a client's rings; auto = ring_memory_max
+ *     image_pixels_max: 100000000     # width x height of an image; a larger one is a bad sample
+ *     image_bytes_max: 256M           # of an encoded image, likewise
  *     read_timeout_ms: 30000          # of one read; then its stream fails
  *     linger_s: 30                    # a private daemon leaves after so long without a client
  *     cache_dir: /var/cache/feedd     # what was listed; default: see config_load()
@@ -46,7 +48,13 @@
  *       members: 4            # of the group of a broadcast stream; default: any number
  *       join: gate            # now | gate | next-epoch; default gate with members, else now
  *       on_error: substitute  # substitute | zero | fail; default substitute
- *       transform: {resize: 256, center_crop: 224, flip: 0.5}  # default: images as they are
+ *       transform: {resize: 256, center_crop: 224, flip: 0.5}  # default: images as they are; or
+ *       # {resize: [240, 320]}, {random_resized_crop: {size: 224, scale: [0.08, 1], ratio: [3/4, 4/3]}},
+ *       # {random_crop: {size: 32, padding: 4}}; sizes are one number or [height, width]
+ *       decode: exact         # exact | fast; default exact
+ *       orientation: exif     # exif | ignore; default exif
+ *       truncated: fail       # fail | accept; default fail
+ *       channels: 3           # 3 | 1; default: the dataset's own, 3 for encoded images
  *
  * An error names file, line, key and what is allowed; an unknown or repeated key is an error.
  * Threads: loop only; constant once loaded. */
@@ -92,6 +100,8 @@ struct config {
     uint32_t streams_per_client_max;
     uint32_t leases_per_client_max;      /* slots in all streams of a client */
     uint64_t ring_memory_per_client_max; /* bytes; 0 = auto: ring_memory_max */
+    uint64_t image_pixels_max;           /* width x height of an image */
+    uint64_t image_bytes_max;            /* of an encoded image */
     uint32_t read_timeout_ms;
     uint32_t linger_s;
     char *cache_dir;                 /* may not be there yet; NULL: none */

@@ -16,6 +16,7 @@
 #include "wire.h"
 
 struct server;
+struct verification;
 
 #define CONNECTION_QUEUE_MAX 64u /* packets that wait for a client that doesn't read; one more disconnects it */
 
@@ -49,7 +50,8 @@ struct connection {
     struct feedd_error failure; /* status != 0: sending failed; it is closed at the end of this round of the loop */
     struct list streams;        /* struct attachment, control.h */
     uint32_t stream_count;
-    uint32_t stream_number; /* the last one given */
+    uint32_t stream_number;            /* the last one given */
+    struct verification *verification; /* under way, verification.h; NULL: none */
 };
 
 /* Serves an accepted socket; takes it over. A client over the limit is told and closed. */

@@ -20,6 +20,7 @@
 #include "server.h"
 #include "stream.h"
 #include "token.h"
+#include "verification.h"
 
 /* ---- streams of a connection ---- */
 
@@ -58,6 +59,7 @@ void control_connection_closed(struct connection *connection)
 {
     while (!list_empty(&connection->streams)) /* ending one may fail its stream, and end others */
         attachment_end(container_of(connection->streams.next, struct attachment, node));
+    verification_abandon(connection);
 }
 
 static void send_members(struct attachment *attachment)
@@ -137,8 +139,12 @@ static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *byt
 /* Changes when the same samples would be delivered with other pixels. */
 static uint64_t content_hash(const struct stream_spec *spec)
 {
-    const struct transform_spec *t = &spec->transform;
-    const double parts[] = {t->kind, t->resize, t->height, t->width, t->flip, spec->on_error};
+    struct transform_field fields[TRANSFORM_FIELDS];
+    double parts[TRANSFORM_FIELDS + 1];
+    transform_list(&spec->transform, fields);
+    for (int i = 0; i < TRANSFORM_FIELDS; i++)
+        parts[i] = fields[i].value;
+    parts[TRANSFORM_FIELDS] = spec->on_error;
     return XXH3_64bits(parts, sizeof(parts));
 }
 
@@ -599,6 +605,34 @@ static int handle_close(struct connection *connection, const Feedd__Close *close
     return 0;
 }
 
+static int start_verification(struct connection *connection, const Feedd__Verify *message, struct feedd_error *err)
+{
+    const struct server *server = connection->server;
+    struct stream_spec spec = {.dataset = NULL};
+    if (server->stopping)
+        return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
+    int status =
+        resolve_dataset(connection, message->source, config_stream(server->config, message->source), &spec, err);
+    if (status == 0)
+        status = verification_start(connection, message, spec.dataset, spec.selection, err);
+    if (spec.dataset != NULL)
+        dataset_drop(spec.dataset); /* resolve_dataset()'s hold: the verification has one of its own */
+    return status;
+}
+
+static int handle_verify(struct connection *connection, const Feedd__Verify *message, struct feedd_error *reason)
+{
+    struct feedd_error err;
+    if (message->request == 0)
+        return error_set(reason, FEEDD_E_PROTOCOL, "VERIFY with request 0: requests are numbered from 1");
+    if (start_verification(connection, message, &err) != 0) {
+        log_warning("client %s[%d]: verifying %.255s: %s", connection->name, (int)connection->pid, message->source,
+                    err.message);
+        connection_send_error(connection, message->request, 0, &err);
+    }
+    return 0;
+}
+
 static int handle_status(struct connection *connection, const Feedd__Status *status_message, struct feedd_error *reason)
 {
     struct feedd_error err;
@@ -641,6 +675,10 @@ static const ProtobufCMessageDescriptor *message_type(const struct connection *c
         return &feedd__close__descriptor;
     case WIRE_STATUS:
         return &feedd__status__descriptor;
+    case WIRE_VERIFY:
+        return &feedd__verify__descriptor;
+    case WIRE_CANCEL:
+        return &feedd__cancel__descriptor;
     default:
         return NULL;
     }
@@ -667,6 +705,11 @@ int control_packet(struct connection *connection, const struct wire_packet *pack
         return handle_release(connection, message, err);
     case WIRE_CLOSE:
         return handle_close(connection, message, err);
+    case WIRE_VERIFY:
+        return handle_verify(connection, message, err);
+    case WIRE_CANCEL:
+        verification_cancel(connection, ((const Feedd__Cancel *)message)->request);
+        return 0;
     default:
         return handle_status(connection, message, err);
     }

@@ -13,6 +13,7 @@
 #include "gpu.h"
 #include "server.h"
 #include "stream.h"
+#include "verification.h"
 
 #define BUSY    0.85 /* share of the workers' time from which on they are the bottleneck */
 #define SLOW_S  5.0  /* seconds from which on a member that keeps a batch is said to hold up its group */
@@ -211,6 +212,19 @@ static json_t *client_json(const struct connection *connection, uint64_t now_ns)
                      streams);
 }
 
+static json_t *verification_json(const struct connection *connection, uint64_t now_ns)
+{
+    const struct verify *verify = connection->verification->verify;
+    uint64_t end_ns = verify->ended_ns != 0 ? verify->ended_ns : now_ns;
+    double seconds = verify->began_ns != 0 ? (double)(end_ns - verify->began_ns) / 1e9 : 0;
+    uint64_t bad = atomic_load(&verify->bad), done = atomic_load(&verify->done);
+    return json_pack("{s:I, s:s, s:i, s:o, s:s, s:I, s:I, s:I, s:I, s:f}", "client", integer(connection->number),
+                     "name", connection->name, "pid", (int)connection->pid, "dataset",
+                     text(verify->dataset->config->name), "state", verify_states[verify->state].name, "done",
+                     integer(done), "total", integer(verify->sample_count), "bad", integer(bad), "bytes",
+                     integer(atomic_load(&verify->bytes)), "seconds", seconds);
+}
+
 /* The busiest stream's word is the daemon's. */
 static struct bottleneck overall_bottleneck(const struct server *server)
 {
@@ -251,7 +265,8 @@ char *report_status(const struct connection *to)
     struct pipeline *pipeline = &server->pipeline;
     uint64_t now_ns = clock_ns();
     struct bottleneck b = overall_bottleneck(server);
-    json_t *datasets = json_array(), *streams = json_array(), *clients = json_array(), *gpus = json_array();
+    json_t *datasets = json_array(), *streams = json_array(), *clients = json_array(), *gpus = json_array(),
+           *verifications = json_array();
     for (uint32_t i = 0; i < pipeline->gpus.count; i++)
         json_array_append_new(gpus, gpu_json(pipeline, pipeline->gpus.gpu[i]));
     list_each (node, after, &pipeline->datasets) {
@@ -268,6 +283,8 @@ char *report_status(const struct connection *to)
         const struct connection *connection = container_of(node, struct connection, node);
         if (connection->uid == to->uid || is_admin(to))
             json_array_append_new(clients, client_json(connection, now_ns));
+        if (connection->verification != NULL && may_see(to, connection->verification->verify->dataset))
+            json_array_append_new(verifications, verification_json(connection, now_ns));
     }
     json_t *daemon =
         json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid", (int)getpid(),
@@ -280,10 +297,10 @@ char *report_status(const struct connection *to)
                   integer(pipeline->limits.ring_memory_max), "pinned_bytes", integer(pipeline->pinned_bytes),
                   "pinned_max", integer(pipeline->limits.pinned_max), "dataset_bytes", integer(pipeline->dataset_bytes),
                   "dataset_max", integer(pipeline->limits.dataset_memory_max));
-    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "daemon", daemon, "bottleneck",
+    json_t *root = json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "daemon", daemon, "bottleneck",
                              bottleneck_json(&b), "memory", memory, "gpus", gpus, "no_gpu",
                              pipeline->gpus.count == 0 ? text(pipeline->gpus.absent) : json_null(), "datasets",
-                             datasets, "streams", streams, "clients", clients);
+                             datasets, "streams", streams, "clients", clients, "verifications", verifications);
     char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return out;
@@ -304,6 +321,41 @@ char *report_errors(const struct connection *to)
                                   error_status_name(entry.error.status), "reason", text(entry.error.message)));
     }
     json_t *root = json_pack("{s:o}", "errors", errors);
+    char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    return out;
+}
+
+/* The class's name, or its number where classes have none; null: no class. */
+static json_t *class_json(const struct reader *reader, int64_t label)
+{
+    if (label < 0 || label >= reader->class_count)
+        return json_null();
+    if (reader->class_names != NULL)
+        return text(reader->class_names[label]);
+    return json_sprintf("%lld", (long long)label);
+}
+
+char *report_verify(const struct verify *verify)
+{
+    const struct reader *reader = verify->reader;
+    json_t *classes = json_array(), *errors = json_array();
+    for (uint32_t i = 0; i < verify->class_count; i++)
+        json_array_append_new(classes, json_pack("{s:o, s:I, s:I}", "name", class_json(reader, i), "samples",
+                                                 integer(atomic_load(&verify->classes[i].samples)), "bad",
+                                                 integer(atomic_load(&verify->classes[i].bad))));
+    list_each (node, after, &verify->bad_list) {
+        const struct verify_bad *bad = container_of(node, struct verify_bad, node);
+        json_array_append_new(errors, json_pack("{s:I, s:o, s:o, s:s, s:o}", "index", integer(bad->index), "path",
+                                                text(bad->path), "class", class_json(reader, bad->label), "status",
+                                                error_status_name(bad->status), "reason", text(bad->reason)));
+    }
+    uint64_t done = atomic_load(&verify->done);
+    json_t *root = json_pack(
+        "{s:o, s:b, s:I, s:I, s:I, s:I, s:f, s:o, s:o}", "dataset", text(verify->dataset->config->name), "complete",
+        done == verify->sample_count, "samples", integer(verify->sample_count), "checked", integer(done), "bad",
+        integer(atomic_load(&verify->bad)), "bytes", integer(atomic_load(&verify->bytes)), "seconds",
+        (double)(verify->ended_ns - verify->began_ns) / 1e9, "classes", classes, "errors", errors);
     char *out = root != NULL ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     return out;

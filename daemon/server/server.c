@@ -157,6 +157,7 @@ int server_init(struct server *server, const struct config *config, const char *
         .gpus = config->gpus,
         .gpu_count = config->gpu_count,
         .dataset_memory_max = memory_limit(config->dataset_memory_max, available),
+        .image = {.pixels = config->image_pixels_max, .encoded_bytes = config->image_bytes_max},
         .read_timeout_ms = config->read_timeout_ms,
         .cache_dir = config->cache_dir,
     };

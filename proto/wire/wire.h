@@ -43,7 +43,10 @@ enum wire_type {
     WIRE_STATUS = 10,
     WIRE_REPORT = 11,
     WIRE_ERROR = 12,
-    WIRE_MEMBERS = 13
+    WIRE_MEMBERS = 13,
+    WIRE_VERIFY = 14,
+    WIRE_PROGRESS = 15,
+    WIRE_CANCEL = 16
 };
 
 /* One packet as received; the body lies in the caller's buffer. */

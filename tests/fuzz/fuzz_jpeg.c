@@ -1,29 +1,20 @@
-/* fuzz_jpeg.c - one sample's way from encoded bytes to pixels: probe, decode, geometry, resize.
+/* fuzz_jpeg.c - a JPEG file to pixels: probe, decode.
  *
- * Input: 8 bytes that choose crop, transform and scaling, at the input's end so that a file stands as it is; before
+ * Input: 8 bytes that choose the crop and how it is decoded, at the input's end so that a file stands as it is; before
  * them a file, when it begins with 0xFF, or else a recipe: the picture (its sides, colour space, sampling factors,
  * quality, coding), which libjpeg encodes here, and edits of its bytes.
- * What has to hold: decoding succeeds whole or not at all, whatever the crop; a crop is what the whole has there; a
- * decoder is as good as new after any image; the window of a scaled image is what all of it has there, and mirrored
- * when flipped; a refusal says why; nothing stays allocated.
+ * What has to hold: a crop is what the whole image has there, be it damaged or not, shrunk or not; where the whole is
+ * good, every part of it is; a decoder is as good as new after any image; a refusal says why; nothing stays allocated.
  * Threads: one. */
 #include <setjmp.h>
 
-#include "fuzz.h"
+#include "codec.h"
 
 #include <jpeglib.h>
 
-#include "decoder.h"
 #include "error.h"
-#include "geometry.h"
-#include "resize.h"
 
-#define PIXELS_MAX  65536u /* of an image: more is refused */
-#define SIDE_MAX    48u    /* of a picture that is made here */
-#define DELIVER_MAX 64u    /* of what a transform delivers */
-#define SCALED_MAX  65536u /* pixels of a scaled image that is made whole, to be compared */
-#define CHOICES     8u     /* bytes at the end */
-#define CHANNELS    3u
+#define SIDE_MAX 48u /* of a picture that is made here */
 
 struct encoder {
     struct jpeg_compress_struct cinfo;
@@ -34,6 +25,26 @@ struct encoder {
 _Noreturn static void give_up(j_common_ptr cinfo)
 {
     longjmp(((struct encoder *)cinfo->client_data)->escape, 1);
+}
+
+/* Scans as encoders make them, or one a component, or those that a progressive file begins with. */
+static void choose_scans(struct jpeg_compress_struct *cinfo, uint8_t coding)
+{
+    static jpeg_scan_info scans[4]; /* libjpeg keeps the pointer */
+    const int components = cinfo->num_components;
+    if (coding & 1)
+        jpeg_simple_progression(cinfo);
+    if (coding & 64) {
+        scans[0] = (jpeg_scan_info){components, {0, 1, 2, 3}, 0, 0, 0, 1};
+        scans[1] = (jpeg_scan_info){1, {0}, 1, 5, 0, 2};
+        cinfo->scan_info = scans;
+        cinfo->num_scans = 2;
+    } else if (coding & 128) {
+        for (int c = 0; c < components; c++)
+            scans[c] = (jpeg_scan_info){1, {c}, 0, 63, 0, 0};
+        cinfo->scan_info = scans;
+        cinfo->num_scans = components;
+    }
 }
 
 /* Makes a file of a recipe. @return its bytes, to be freed; NULL when libjpeg doesn't make such a one */
@@ -62,11 +73,12 @@ static uint8_t *encode(struct fuzz_input *in, unsigned long *size)
     jpeg_set_defaults(cinfo);
     jpeg_set_colorspace(cinfo, space);
     uint8_t sampling = fuzz_byte(in), coding = fuzz_byte(in);
-    cinfo->comp_info[0].h_samp_factor = 1 + (sampling & 3);
-    cinfo->comp_info[0].v_samp_factor = 1 + (sampling >> 2 & 3);
+    for (int c = 0; c < 2 && c < cinfo->num_components; c++, sampling >>= 4) {
+        cinfo->comp_info[c].h_samp_factor = 1 + (sampling & 3);
+        cinfo->comp_info[c].v_samp_factor = 1 + (sampling >> 2 & 3);
+    }
     jpeg_set_quality(cinfo, 1 + fuzz_byte(in) % 100, TRUE);
-    if (coding & 1)
-        jpeg_simple_progression(cinfo);
+    choose_scans(cinfo, coding);
     cinfo->arith_code = (coding & 2) != 0;
     cinfo->restart_interval = coding >> 2 & 3;
     cinfo->optimize_coding = (coding & 16) != 0;
@@ -114,163 +126,99 @@ static uint8_t *make_file(struct fuzz_input *in, size_t *size)
     return exact;
 }
 
-static struct decoder *new_decoder(void)
-{
-    static const struct decoder_limits limits = {.pixels = PIXELS_MAX};
-    struct decoder *decoder;
-    struct feedd_error err;
-    FUZZ_CHECK(decoder_jpeg.decoder_new(&limits, &decoder, &err) == 0);
-    return decoder;
-}
-
-/* Pixels of a crop, or NULL and *status. */
-static uint8_t *decode(struct decoder *decoder, struct blob in, struct rect crop, int *status)
+/* Pixels without gaps, or NULL and *status. */
+static uint8_t *decode(struct decoder *decoder, struct blob in, const struct decode_spec *spec, int *status)
 {
     struct feedd_error err = {0, ""};
-    size_t stride = (size_t)crop.width * CHANNELS;
-    uint8_t *pixels = malloc(stride * crop.height + 1); /* a crop of nothing is one, too */
+    const struct rect region = decode_region(spec);
+    const size_t stride = (size_t)region.width * spec->channels;
+    uint8_t *pixels = malloc(stride * region.height);
     FUZZ_CHECK(pixels != NULL);
-    *status = decoder->ops->decode(decoder, in, crop, pixels, stride, &err);
-    if (*status == 0)
+    *status = decoder->ops->decode(decoder, in, spec, pixels, stride, &err);
+    if (*status == 0) {
+        FUZZ_CHECK(err.message[0] == '\0');
         return pixels;
+    }
     fuzz_check_error(&err, *status);
     free(pixels);
     return NULL;
 }
 
-/* A span of 0..side, at least 1 long. */
-static void choose_span(uint32_t side, uint8_t a, uint8_t b, uint32_t *first, uint32_t *length)
+/* What is decoded of `spec` is what `whole` has there: the (shrunk) image in rows of `width` pixels. */
+static void check_part(const uint8_t *whole, uint32_t width, const struct decode_spec *spec, const uint8_t *part)
 {
-    *first = a * side / 256;
-    *length = 1 + b * (side - *first) / 256;
-    if (*length > side - *first)
-        *length = side - *first;
+    const struct rect region = decode_region(spec);
+    const size_t row = (size_t)region.width * spec->channels;
+    for (uint32_t y = 0; y < region.height; y++)
+        FUZZ_CHECK(memcmp(part + y * row, whole + ((size_t)(region.y + y) * width + region.x) * spec->channels, row) ==
+                   0);
 }
 
-/* The part `window` of an image of rows of `width` pixels, mirrored or not, is what `part` has. */
-static void check_part(const uint8_t *image, uint32_t width, struct rect window, int flip, const uint8_t *part)
-{
-    for (uint32_t y = 0; y < window.height; y++)
-        for (uint32_t x = 0; x < window.width; x++, part += CHANNELS) {
-            uint32_t from = flip ? window.width - 1 - x : x;
-            FUZZ_CHECK(memcmp(part, image + ((size_t)(window.y + y) * width + window.x + from) * CHANNELS, CHANNELS) ==
-                       0);
-        }
-}
-
-/* A region of an image, its rows without gaps, scaled by one that has done others before; against all of it, scaled by
- * a new one. */
-static void check_scaling(struct resizer *resizer, const uint8_t *in, const struct geometry *g)
-{
-    struct resizer *fresh;
-    struct feedd_error err;
-    struct rect all = {0, 0, g->scaled_width, g->scaled_height}, window = g->window;
-    size_t stride = (size_t)g->crop.width * CHANNELS;
-    uint8_t *cell = malloc((size_t)window.width * window.height * CHANNELS), *scaled = NULL;
-    FUZZ_CHECK(cell != NULL);
-    if ((uint64_t)all.width * all.height <= SCALED_MAX) {
-        scaled = malloc((size_t)all.width * all.height * CHANNELS);
-        FUZZ_CHECK(scaled != NULL && resizer_new(&fresh, &err) == 0);
-        FUZZ_CHECK(resizer_apply(fresh, in, g->crop.width, g->crop.height, stride, CHANNELS, all.width, all.height, all,
-                                 0, scaled, &err) == 0);
-        resizer_free(fresh);
-    }
-    for (int i = 0; i < 2; i++) { /* then beside it: what is kept of the first is of no use for the second */
-        FUZZ_CHECK(resizer_apply(resizer, in, g->crop.width, g->crop.height, stride, CHANNELS, all.width, all.height,
-                                 window, g->flip, cell, &err) == 0);
-        if (scaled != NULL)
-            check_part(scaled, all.width, window, g->flip, cell);
-        window.x -= window.x > 0;
-        window.y -= window.y > 0;
-    }
-    free(scaled);
-    free(cell);
-}
-
-/* What sample.c does with an image: geometry, the crop, its scaling. */
-static void check_transform(struct decoder *decoder, struct resizer *resizer, struct blob in, struct image_info image,
-                            const uint8_t *whole, const uint8_t choices[CHOICES])
-{
-    struct transform_spec spec = {.kind = choices[0] & 1 ? TRANSFORM_RESIZE_CENTER_CROP : TRANSFORM_NONE,
-                                  .resize = choices[1],
-                                  .height = choices[2] % (DELIVER_MAX + 1),
-                                  .width = choices[3] % (DELIVER_MAX + 1),
-                                  .flip = (choices[0] >> 1) / 127.0};
-    struct feedd_error err = {0, ""};
-    struct geometry g;
-    if (spec.kind == TRANSFORM_NONE && choices[0] & 2)
-        spec.height = spec.width = 0;
-    if (transform_check(&spec) != NULL)
-        return;
-    uint32_t height = spec.height != 0 ? spec.height : image.height, width = spec.width != 0 ? spec.width : image.width;
-    int status = geometry_choose(&spec, height, width, choices[4], choices[5], choices[6], image, &g, &err);
-    if (status != 0) {
-        fuzz_check_error(&err, status);
-        FUZZ_CHECK(status == FEEDD_E_LIMIT || (status == FEEDD_E_UNSUPPORTED && spec.kind == TRANSFORM_NONE));
-        return;
-    }
-    FUZZ_CHECK(g.crop.x + g.crop.width <= image.width && g.crop.y + g.crop.height <= image.height);
-    FUZZ_CHECK(g.window.width == width && g.window.x <= g.scaled_width && width <= g.scaled_width - g.window.x);
-    FUZZ_CHECK(g.window.height == height && g.window.y <= g.scaled_height && height <= g.scaled_height - g.window.y);
-    FUZZ_CHECK((spec.flip > 0 || !g.flip) && (spec.flip < 1 || g.flip));
-    uint8_t *crop = decode(decoder, in, g.crop, &status);
-    FUZZ_CHECK(status == 0);
-    check_part(whole, image.width, g.crop, 0, crop);
-    check_scaling(resizer, crop, &g);
-    free(crop);
-}
-
-static void check_file(struct decoder *decoder, struct resizer *resizer, struct blob in, const uint8_t choices[CHOICES])
+static void check_file(struct decoder *decoder, struct blob in, const uint8_t choices[CHOICES])
 {
     struct feedd_error err = {0, ""};
     struct image_info image;
-    int status = decoder_find(in, &err);
-    FUZZ_CHECK(status >= 0 ? decoders[status] == &decoder_jpeg && decoder_jpeg.recognises(in)
-                           : !decoder_jpeg.recognises(in));
-    if (status < 0)
-        fuzz_check_error(&err, status);
-    status = decoder->ops->probe(decoder, in, &image, &err);
+    int status = decoder->ops->probe(decoder, in, &image, &err), strict_status, fresh_status, part_status;
+    struct decode_spec spec = {{0, 0, 1, 1}, 3, DECODE_EXACT, 1, false};
     if (status != 0) {
         fuzz_check_error(&err, status);
-        FUZZ_CHECK(decode(decoder, in, (struct rect){0, 0, 1, 1}, &status) == NULL);
+        FUZZ_CHECK(status == FEEDD_E_CORRUPT || status == FEEDD_E_UNSUPPORTED || status == FEEDD_E_LIMIT);
+        FUZZ_CHECK(decode(decoder, in, &spec, &part_status) == NULL && part_status == status);
         return;
     }
+    FUZZ_CHECK(err.message[0] == '\0');
     FUZZ_CHECK(image.width > 0 && image.height > 0 && image.width <= PIXELS_MAX / image.height);
-    struct rect all = {0, 0, image.width, image.height}, crop;
-    struct decoder *fresh = new_decoder();
-    int fresh_status, crop_status;
-    uint8_t *whole = decode(decoder, in, all, &status), *again = decode(fresh, in, all, &fresh_status);
-    FUZZ_CHECK(status == fresh_status);
-    choose_span(image.width, choices[0], choices[1], &crop.x, &crop.width);
-    choose_span(image.height, choices[2], choices[3], &crop.y, &crop.height);
-    uint8_t *part = decode(decoder, in, crop, &crop_status);
-    FUZZ_CHECK(status == crop_status);
-    if (status == 0) {
-        FUZZ_CHECK(memcmp(whole, again, (size_t)image.width * image.height * CHANNELS) == 0);
-        check_part(whole, image.width, crop, 0, part);
-        check_transform(decoder, resizer, in, image, whole, choices);
-        crop.width += image.width; /* isn't within the image */
-        free(decode(decoder, in, crop, &status));
-        FUZZ_CHECK(status == FEEDD_E_ARGUMENT);
+    FUZZ_CHECK(image.orientation >= 1 && image.orientation <= 8);
+
+    spec.shrink = 1u << (choices[4] & 3);
+    spec.mode = spec.shrink > 1 ? DECODE_FAST : DECODE_EXACT;
+    spec.channels = choices[4] & 4 ? 1 : 3;
+    const struct rect all = {0, 0, image.width, image.height};
+    const uint32_t width = (image.width + spec.shrink - 1) / spec.shrink;
+    struct rect crop;
+    codec_span(image.width, choices[0], choices[1], &crop.x, &crop.width);
+    codec_span(image.height, choices[2], choices[3], &crop.y, &crop.height);
+
+    struct decoder *fresh = codec_new(decoder->ops);
+    spec.crop = all;
+    uint8_t *strict = decode(decoder, in, &spec, &strict_status);
+    uint8_t *again = decode(fresh, in, &spec, &fresh_status);
+    FUZZ_CHECK(strict_status == fresh_status);
+    spec.accept_truncated = true;
+    uint8_t *lax = decode(decoder, in, &spec, &status);
+    FUZZ_CHECK(strict == NULL || lax != NULL);
+    if (strict != NULL) {
+        check_part(again, width, &spec, strict);
+        check_part(lax, width, &spec, strict);
     }
+    spec.crop = crop;
+    uint8_t *part = decode(decoder, in, &spec, &part_status);
+    FUZZ_CHECK(part_status == status);
+    if (part != NULL)
+        check_part(lax, width, &spec, part);
     free(part);
+    spec.accept_truncated = false;
+    part = decode(decoder, in, &spec, &part_status);
+    FUZZ_CHECK(part != NULL ? lax != NULL : strict == NULL);
+    if (part != NULL)
+        check_part(lax, width, &spec, part);
+    free(part);
+    spec.crop.x = image.width; /* isn't within the image */
+    FUZZ_CHECK(decode(decoder, in, &spec, &part_status) == NULL && part_status == FEEDD_E_ARGUMENT);
+    free(lax);
     free(again);
-    free(whole);
+    free(strict);
     fresh->ops->decoder_free(fresh);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct decoder *decoder; /* a worker's: for all of them */
-    static struct resizer *resizer;
     uint8_t choices[CHOICES] = {0};
     size_t chosen = size < CHOICES ? size : CHOICES;
     struct fuzz_input in = {data, size};
-    struct feedd_error err;
-    if (decoder == NULL) {
-        decoder = new_decoder();
-        FUZZ_CHECK(resizer_new(&resizer, &err) == 0);
-    }
+    if (decoder == NULL)
+        decoder = codec_new(&decoder_jpeg);
     if (size > 0)
         memcpy(choices, data + size - chosen, chosen);
     if (size > 0 && data[0] != 0xFF)
@@ -278,7 +226,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     size_t bytes = 0;
     uint8_t *file = make_file(&in, &bytes);
     if (file != NULL)
-        check_file(decoder, resizer, (struct blob){file, bytes}, choices);
+        check_file(decoder, (struct blob){file, bytes}, choices);
     free(file);
     return 0;
 }

@@ -12,7 +12,8 @@ static const ProtobufCMessageDescriptor *const types[] = {
     &feedd__hello__descriptor,  &feedd__welcome__descriptor, &feedd__open__descriptor,    &feedd__stream__descriptor,
     &feedd__attach__descriptor, &feedd__ready__descriptor,   &feedd__release__descriptor, &feedd__end__descriptor,
     &feedd__close__descriptor,  &feedd__status__descriptor,  &feedd__report__descriptor,  &feedd__error__descriptor,
-    &feedd__field__descriptor,
+    &feedd__field__descriptor,  &feedd__members__descriptor, &feedd__verify__descriptor,  &feedd__progress__descriptor,
+    &feedd__cancel__descriptor,
 };
 #define TYPE_COUNT (sizeof(types) / sizeof(types[0]))
 

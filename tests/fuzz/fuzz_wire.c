@@ -8,9 +8,9 @@
  *
  * What has to hold, at every answer: it is one that the protocol allows now; batches come in order, in slots that the
  * client doesn't hold; records and samples are what the dataset says, and stay so until they are released; all members
- * of a group get the same batches.
+ * of a group get the same batches; a verification counts the samples that are bad.
  * What has to hold whenever nothing is under way: every OPEN has been answered, but where a group waits for members to
- * come back; a stream that runs has a use for each of its slots, and knows who holds which.
+ * come back, and every VERIFY; a stream that runs has a use for each of its slots, and knows who holds which.
  * What has to hold after every input, once all clients have gone: no connection, group, ring or open dataset is left,
  * no temporary dataset, no descriptor and no mapping.
  * Threads: one, which is the loop thread and all clients; and the server's two workers. Workers make an input's
@@ -41,6 +41,7 @@
 #include "slot.h"
 #include "stream.h"
 #include "token.h"
+#include "verification.h"
 #include "wire.h"
 
 #define CLIENTS     5u
@@ -54,7 +55,8 @@
 #define CUT_PHOTO   7u  /* a file that ends early, and in the list one that isn't there */
 #define WIDE_PHOTO  11u /* twice as wide: bad where nothing is resized */
 #define ROTTEN      16u /* photos of the dataset of which all but the first two are cut: more than is tolerated */
-#define RINGS       64u /* of groups that an input remembers, and how many batches of each */
+#define VERIFY_BIT  (1u << 30) /* of the numbers of VERIFY requests: tells their answers from others */
+#define RINGS       64u        /* of groups that an input remembers, and how many batches of each */
 #define RING_SEQS   512u
 #define SETTLE_NS   (10 * 1000000000ull) /* nothing here takes that long */
 #define FDS_MAX     8u                   /* that one packet carries */
@@ -99,7 +101,7 @@ static const char *const sources[] = {
     "train",        "once",    "few",    "bad",     "fat",         "digits",     "more",     "gone",
     "plain",        "none",    "train ", "both",    "later",       "small",      "black",    "strict",
     "rot",          "rots",    "photos", "rotten",  "@/photos",    "@/list.tsv", "@/rotten", "@/nowhere",
-    "@/feedd.conf", "plain/b", "some",   "plain/d", "photos/rest",
+    "@/feedd.conf", "plain/b", "some",   "plain/d", "photos/rest", "@/photos/a",
 };
 #define SOURCE_COUNT (sizeof(sources) / sizeof(sources[0]))
 static const char *const groups[] = {NULL, "", "a", "b", "train", "both"};
@@ -170,6 +172,9 @@ struct client {
     int doomed;              /* broke the protocol: has to be closed as soon as the daemon has read everything */
     uint32_t fds;            /* descriptors that go with the next packet */
     uint32_t request;        /* of the last OPEN */
+    uint32_t verifies;       /* VERIFY sent */
+    uint32_t verified;       /* of them, how many have been answered */
+    int wild;                /* has sent bytes that may be a VERIFY, too */
     struct asked asked[256]; /* by the low byte of the request */
     struct memory memory;
     uint8_t closed_early[128]; /* by number: CLOSE was sent before STREAM was read; it may have come in time */
@@ -182,6 +187,7 @@ static struct config *config;
 static char folder[] = "/tmp/feedd-fuzz-XXXXXX"; /* not in $TMPDIR: a socket's name is short */
 static int fds_without_server, fds_idle;
 static uint32_t starving; /* as op_starve() says */
+static int starved;       /* by this input */
 static struct client clients[CLIENTS];
 static struct shared rings[RINGS];
 static uint32_t ring_count;
@@ -466,6 +472,9 @@ static int busy(void)
         if (dataset->state == DATASET_OPENING || dataset->state == DATASET_CLOSING)
             return 1;
     }
+    list_each (node, after, &server->connections)
+        if (container_of(node, struct connection, node)->verification != NULL)
+            return 1;
     return 0;
 }
 
@@ -481,9 +490,13 @@ static void run_while(int (*condition)(void))
     }
 }
 
+/* A verification whose client has gone ends by itself, and then its dataset is closed. */
 static int in_use(void)
 {
-    return busy() || server->connection_count > 0 || !list_empty(&server->pipeline.groups);
+    int open = 0;
+    list_each (node, after, &server->pipeline.datasets)
+        open |= container_of(node, struct dataset, node)->state != DATASET_CLOSED;
+    return open || busy() || server->connection_count > 0 || !list_empty(&server->pipeline.groups);
 }
 
 /* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
@@ -561,15 +574,22 @@ static void read_at(int fd, void *to, size_t bytes, uint64_t offset)
     FUZZ_CHECK(pread(fd, to, bytes, (off_t)offset) == (ssize_t)bytes);
 }
 
-static const struct known *dataset_of(const char *name)
+/* NULL: something else at a path, which the daemon takes for a list. */
+static const struct known *find_dataset(const char *name)
 {
     const char *slash = strrchr(name, '/');
     name = slash != NULL ? slash + 1 : name;
     for (size_t i = 0; i < sizeof(known_datasets) / sizeof(known_datasets[0]); i++)
         if (strcmp(known_datasets[i].name, name) == 0)
             return &known_datasets[i];
-    FUZZ_CHECK(!"one that can be opened");
     return NULL;
+}
+
+static const struct known *dataset_of(const char *name)
+{
+    const struct known *dataset = find_dataset(name);
+    FUZZ_CHECK(dataset != NULL); /* one that a stream can read */
+    return dataset;
 }
 
 static struct shared *ring_of(uint64_t nonce)
@@ -801,6 +821,47 @@ static void on_end(struct client *client, const Feedd__End *end)
     view->ended = 1;
 }
 
+static void on_answered(struct client *client, uint32_t request)
+{
+    if (request & VERIFY_BIT)
+        FUZZ_CHECK(client->verified++ < client->verifies || client->wild);
+}
+
+static void on_progress(const struct client *client, const Feedd__Progress *progress)
+{
+    FUZZ_CHECK((progress->request & VERIFY_BIT && client->verified < client->verifies) || client->wild);
+    FUZZ_CHECK(progress->done <= progress->total && progress->bad <= progress->done);
+}
+
+static uint64_t field_of(const json_t *json, const char *key)
+{
+    FUZZ_CHECK(json_is_integer(json_object_get(json, key)));
+    return (uint64_t)json_integer_value(json_object_get(json, key));
+}
+
+/* Of all of a dataset that is known, and of which every file could be opened: what has to be found. */
+static void check_verified(const json_t *json)
+{
+    uint64_t samples = field_of(json, "samples"), checked = field_of(json, "checked"), bad = field_of(json, "bad");
+    uint64_t in_classes = 0, bad_in_classes = 0, due = 0;
+    const struct known *dataset = find_dataset(json_string_value(json_object_get(json, "dataset")));
+    const json_t *class;
+    size_t i;
+    FUZZ_CHECK(checked <= samples && bad <= checked);
+    FUZZ_CHECK(json_is_true(json_object_get(json, "complete")) == (checked == samples));
+    FUZZ_CHECK(json_array_size(json_object_get(json, "errors")) <= bad);
+    json_array_foreach (json_object_get(json, "classes"), i, class) {
+        in_classes += field_of(class, "samples");
+        bad_in_classes += field_of(class, "bad");
+    }
+    FUZZ_CHECK(in_classes <= checked && bad_in_classes <= bad);
+    if (dataset == NULL || samples != dataset->sample_count || checked != samples || starved)
+        return;
+    for (uint64_t sample = 0; sample < samples; sample++)
+        due += (uint64_t)is_bad(dataset, sample, 1);
+    FUZZ_CHECK(bad == due);
+}
+
 static void on_report(const Feedd__Report *report, const struct wire_packet *packet)
 {
     static char text[1 << 20];
@@ -812,7 +873,9 @@ static void on_report(const Feedd__Report *report, const struct wire_packet *pac
     FUZZ_CHECK(json != NULL);
     json_array_foreach (json_object_get(json, "errors"), i, error)
         FUZZ_CHECK(json_string_length(json_object_get(error, "reason")) > 0);
-    if (json_object_get(json, "errors") == NULL) {
+    if (json_object_get(json, "checked") != NULL) {
+        check_verified(json);
+    } else if (json_object_get(json, "errors") == NULL) {
         FUZZ_CHECK(json_array_size(json_object_get(json, "datasets")) >= config->dataset_count);
         FUZZ_CHECK(json_array_size(json_object_get(json, "clients")) >= 1);
     }
@@ -822,6 +885,8 @@ static void on_report(const Feedd__Report *report, const struct wire_packet *pac
 static void on_error(struct client *client, const Feedd__Error *error)
 {
     FUZZ_CHECK(error->status < 0 && error->message[0] != '\0' && fuzz_is_utf8(error->message));
+    if (error->has_request)
+        on_answered(client, error->request);
     struct view *view = error->has_stream ? view_of(client, error->stream) : NULL;
     if (view == NULL)
         return;
@@ -835,9 +900,9 @@ static void on_packet(struct client *client, struct wire_packet *packet)
         [WIRE_WELCOME] = &feedd__welcome__descriptor, [WIRE_STREAM] = &feedd__stream__descriptor,
         [WIRE_READY] = &feedd__ready__descriptor,     [WIRE_END] = &feedd__end__descriptor,
         [WIRE_REPORT] = &feedd__report__descriptor,   [WIRE_ERROR] = &feedd__error__descriptor,
-        [WIRE_MEMBERS] = &feedd__members__descriptor,
+        [WIRE_MEMBERS] = &feedd__members__descriptor, [WIRE_PROGRESS] = &feedd__progress__descriptor,
     };
-    FUZZ_CHECK(packet->type <= WIRE_MEMBERS && types[packet->type] != NULL);
+    FUZZ_CHECK(packet->type <= WIRE_PROGRESS && types[packet->type] != NULL);
     const void *message = wire_unpack(&answers, types[packet->type], packet);
     FUZZ_CHECK(message != NULL);
     FUZZ_CHECK(packet->type == WIRE_ERROR || client->welcomed == (packet->type != WIRE_WELCOME));
@@ -856,7 +921,11 @@ static void on_packet(struct client *client, struct wire_packet *packet)
         on_end(client, message);
         break;
     case WIRE_REPORT:
+        on_answered(client, ((const Feedd__Report *)message)->request);
         on_report(message, packet);
+        break;
+    case WIRE_PROGRESS:
+        on_progress(client, message);
         break;
     case WIRE_MEMBERS:
         on_members(client, message);
@@ -951,8 +1020,8 @@ static void op_hang_up(struct client *client, struct fuzz_input *in)
         close(client->views[i].ring_fd);
     }
     client->fd = -1;
-    client->welcomed = client->doomed = 0;
-    client->fds = client->request = client->view_count = 0;
+    client->welcomed = client->doomed = client->wild = 0;
+    client->fds = client->request = client->view_count = client->verifies = client->verified = 0;
     memset(client->closed_early, 0, sizeof(client->closed_early));
 }
 
@@ -983,6 +1052,7 @@ static void op_raw(struct client *client, struct fuzz_input *in)
     size_t got = fuzz_bytes(in, size, &bytes);
     memset(packet_room, 0, size == 255 ? sizeof(packet_room) : got);
     memcpy(packet_room, bytes, got);
+    client->wild = 1;
     send_bytes(client, packet_room, size == 255 ? sizeof(packet_room) : got);
 }
 
@@ -996,8 +1066,10 @@ static void op_framed(struct client *client, struct fuzz_input *in)
     size_t size = fuzz_bytes(in, fuzz_byte(in), &bytes);
     memcpy(packet_room, &header, sizeof(header));
     memcpy(packet_room + sizeof(header), bytes, size);
+    client->wild = 1;
     if (send_bytes(client, packet_room, sizeof(header) + size) == 0)
-        client->doomed |= header.version != WIRE_VERSION || header.type > WIRE_STATUS;
+        client->doomed |= header.version != WIRE_VERSION ||
+                          (header.type > WIRE_STATUS && header.type != WIRE_VERIFY && header.type != WIRE_CANCEL);
 }
 
 static void op_fds(struct client *client, struct fuzz_input *in)
@@ -1082,7 +1154,7 @@ static void send_open(struct client *client, struct fuzz_input *in, Feedd__Open 
             list[i] = transports[fuzz_byte(in) % 4];
     }
     if (present >> 12 & 1)
-        open.request = (uint32_t)fuzz_number(in);
+        open.request = (uint32_t)fuzz_number(in) & ~VERIFY_BIT;
     int holds = open.has_join && !(open.has_incarnation && open.resume != NULL);
     client->asked[open.request & 255] =
         (struct asked){.join = holds ? (int)open.join : 0, .no_fail = strcmp(open.source, "strict") != 0};
@@ -1219,6 +1291,32 @@ static void op_status(struct client *client, struct fuzz_input *in)
         send_message(client, WIRE_STATUS, &status.base);
 }
 
+/* Sends VERIFY; with = 1: how many errors to list; 2: several at once, of which all but one are refused. */
+static void op_verify(struct client *client, struct fuzz_input *in)
+{
+    Feedd__Verify verify = FEEDD__VERIFY__INIT;
+    uint8_t pick = fuzz_byte(in), with = fuzz_byte(in);
+    verify.source = pick < SOURCE_COUNT ? source_text(sources[pick]) : take_text(in);
+    if (with & 1) {
+        verify.has_errors_max = true;
+        verify.errors_max = (uint32_t)fuzz_number(in);
+    }
+    for (int count = with & 2 ? 1 + fuzz_byte(in) % 4 : 1; count > 0; count--) {
+        verify.request = VERIFY_BIT + client->verifies;
+        client->verifies += send_message(client, WIRE_VERIFY, &verify.base) == 0;
+    }
+    free(verify.source);
+}
+
+/* Of the last one (below 128), or of any request. */
+static void op_cancel(struct client *client, struct fuzz_input *in)
+{
+    Feedd__Cancel cancel = FEEDD__CANCEL__INIT;
+    uint8_t byte = fuzz_byte(in);
+    cancel.request = byte < 128 ? VERIFY_BIT + client->verifies - 1 : (uint32_t)fuzz_number(in);
+    send_message(client, WIRE_CANCEL, &cancel.base);
+}
+
 /* ---- what happens to the server ---- */
 
 static void op_turn(struct client *client, struct fuzz_input *in)
@@ -1275,6 +1373,7 @@ static void op_starve(struct client *client, struct fuzz_input *in)
 {
     (void)client;
     starving = fuzz_byte(in) % 16;
+    starved |= starving != 0;
 }
 
 /* What the timer does, `seconds` from now. */
@@ -1308,9 +1407,10 @@ static const struct operation {
     void (*run)(struct client *client, struct fuzz_input *in);
     int connected; /* does nothing for a client that isn't */
 } operations[] = {
-    {op_connect, 0}, {op_hello, 1},    {op_open, 1},    {op_attach, 1}, {op_release, 1}, {op_close, 1}, {op_status, 1},
-    {op_read, 1},    {op_turn, 0},     {op_settle, 0},  {op_raw, 1},    {op_framed, 1},  {op_fds, 1},   {op_squeeze, 0},
-    {op_tick, 0},    {op_shutdown, 1}, {op_hang_up, 1}, {op_stop, 0},   {op_starve, 0},  {op_wait, 0},  {op_join, 1},
+    {op_connect, 0}, {op_hello, 1},   {op_open, 1}, {op_attach, 1},   {op_release, 1}, {op_close, 1},
+    {op_status, 1},  {op_read, 1},    {op_turn, 0}, {op_settle, 0},   {op_raw, 1},     {op_framed, 1},
+    {op_fds, 1},     {op_squeeze, 0}, {op_tick, 0}, {op_shutdown, 1}, {op_hang_up, 1}, {op_stop, 0},
+    {op_starve, 0},  {op_wait, 0},    {op_join, 1}, {op_verify, 1},   {op_cancel, 1},
 };
 #define OPERATION_COUNT (sizeof(operations) / sizeof(operations[0]))
 
@@ -1322,6 +1422,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (server == NULL)
         start();
     ring_count = 0;
+    starved = 0;
     for (uint32_t c = 0; c < CLIENTS; c++)
         memset(&clients[c].memory, 0, sizeof(clients[c].memory));
     while (in.left > 0) {

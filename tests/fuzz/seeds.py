@@ -7,6 +7,7 @@ is in corpus/.
 import gzip
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 seeds = {}  # "target/name" -> bytes
@@ -18,9 +19,10 @@ def seed(target, name, data):
 
 # wire: operations as fuzz_wire.c numbers them, each with the client that it is about.
 OPERATIONS = ("connect hello open attach release close status read turn settle raw framed fds squeeze tick shutdown "
-              "hang_up stop starve wait join").split()
+              "hang_up stop starve wait join verify cancel").split()
 SOURCES = ("train once few bad fat digits more gone plain none train_ both later small black strict rot rots photos "
-           "rotten @/photos @/list.tsv @/rotten @/nowhere @/feedd.conf plain/b some plain/d photos/rest").split()
+           "rotten @/photos @/list.tsv @/rotten @/nowhere @/feedd.conf plain/b some plain/d photos/rest "
+           "@/photos/a").split()
 GROUPS = [None, "", "a", "b", "train", "both"]
 NOW, GATE, NEXT_EPOCH = 1, 2, 3
 
@@ -199,6 +201,36 @@ seed("wire", "crash-gone-while-forming", greeted(0) + join("train", "a", members
      + join("train", "b", incarnation=7, of=3) + op("turn", 1) + op("shutdown", 0) + op("tick", 9) + all_read(0))
 
 
+# Verifications: what op_verify() takes is source and flags.
+def verify(source, flags=0, *values, client=0):
+    return op("verify", SOURCES.index(source), flags, *values, client=client)
+
+
+for source in "digits some photos photos/rest rotten rots bad gone none @/list.tsv @/nowhere".split():
+    seed("wire", "verify-" + source.replace("/", "-"), greeted(0) + verify(source) + op("turn", 1) + op("status", 0)
+         + all_read(0))
+seed("wire", "verify-errors-max", greeted(0) + verify("rotten", 1, 3) + all_read(0) + verify("rotten", 1, 0)
+     + all_read(0))
+seed("wire", "verify-twice", greeted(0) + verify("photos", 2, 3) + all_read(0) + verify("rotten") + all_read(0))
+seed("wire", "verify-too-many", greeted(0, 1, 2, 3) + b"".join(verify("photos", client=c) for c in range(4))
+     + op("turn", 0) + verify("photos", 2, 3) + all_read(0, 1, 2, 3))
+seed("wire", "verify-cancelled", greeted(0) + op("cancel", 0) + verify("photos") + op("cancel", 0) + op("turn", 1)
+     + all_read(0) + verify("photos") + op("turn", 1) + op("cancel", 200, 7) + op("cancel", 0) + all_read(0)
+     + op("cancel", 0) + all_read(0))
+seed("wire", "verify-hang-up", greeted(0) + verify("photos") + op("turn", 0) + op("hang_up") + greeted(0)
+     + verify("photos") + op("turn", 1) + op("wait") + op("turn", 0) + op("hang_up"))
+seed("wire", "verify-hang-up-as-it-ends", greeted(0) + verify("plain") + (op("turn", 0) + op("wait")) * 4
+     + op("hang_up"))
+seed("wire", "verify-path-fails", greeted(0, 1) + verify("@/photos/a") + all_read(0) + verify("@/photos/a")
+     + ask("@/photos/a", client=1) + all_read(0, 1) + verify("@/photos/a") + op("turn", 0) + op("hang_up"))
+seed("wire", "verify-beside-a-stream", opened("small") + verify("photos") + epoch() + all_read(0) + epoch())
+seed("wire", "verify-stop", greeted(0, 1) + verify("photos") + verify("rotten", client=1) + op("turn", 1) + op("stop"))
+seed("wire", "verify-no-descriptors", greeted(0) + op("starve", 2) + verify("photos/rest") + op("turn", 3) * 3
+     + op("starve", 0) + all_read(0))
+seed("wire", "verify-never-reads", greeted(0) + op("squeeze") + op("status", 60) + verify("rotten") + op("turn", 3) * 4
+     + op("settle") + all_read(0))
+
+
 # unpack: protobuf by hand.
 def varint(value):
     out = b""
@@ -238,6 +270,10 @@ bodies = [
     number(1, 1) + number(2, 4096),
     number(1, 1) + number(3, (1 << 64) - 1) + text(4, "it failed"),
     field,
+    number(1, 1) + number(2, 3),
+    number(1, 1) + text(2, "photos") + number(3, 10000),
+    number(1, 1) + number(2, 5) + number(3, 1 << 40) + number(4, 1) + number(5, 1 << 50),
+    number(1, 1),
 ]
 for i, body in enumerate(bodies):
     seed("unpack", f"type-{i + 1:02}", bytes([i]) + body)
@@ -317,18 +353,87 @@ for number in range(12):
     seed("index", f"added-{number}", bytes([3, 2, 2, 2, 60 + 12 + number, 0, 4, 0, 5]) + b"1.jpg")
     seed("index", f"added-sample-{number}", bytes([3, 1, 0, 1, 9, 60 + 12 + number]))
 
-# jpeg: sides, colour space, sampling, coding, quality, noise; edits of three bytes; choices.
+# jpeg: sides, colour space, sampling, coding, quality, noise; edits of three bytes; choices: a crop, 1/2^n and luma.
 for i, recipe in enumerate([
     (7, 7, 0, 0, 0, 99, 0), (30, 20, 0, 5, 0, 90, 1), (30, 20, 0, 1, 1, 90, 1), (17, 33, 1, 0, 0, 95, 9),
     (12, 40, 2, 0, 1, 50, 3), (9, 9, 3, 0, 0, 75, 1), (9, 9, 4, 0, 0, 75, 1), (24, 24, 0, 5, 2, 80, 1),
     (24, 24, 0, 5, 4, 80, 1), (24, 24, 0, 3, 16, 80, 1), (24, 24, 0, 0, 32, 80, 1), (0, 47, 2, 0, 0, 10, 1),
-    (47, 0, 0, 15, 12, 10, 1),
+    (47, 0, 0, 15, 12, 10, 1), (40, 40, 0, 5, 65, 90, 3), (40, 40, 0, 1, 132, 90, 3), (40, 40, 0, 0x53, 1, 90, 3),
+    (40, 40, 1, 0x11, 3, 90, 3), (40, 40, 4, 5, 1, 90, 3),
 ]):
-    for name, choices in {"whole": (0, 0, 0, 0, 0, 0, 0, 0), "resized": (101, 30, 20, 25, 1, 2, 3, 0),
-                          "crop": (60, 128, 3, 200, 0, 0, 0, 0), "grown": (255, 200, 64, 60, 0, 0, 0, 0)}.items():
-        seed("jpeg", f"{i:02}-{name}", bytes(recipe + choices))
+    for name, choices in {"whole": (0, 0, 0, 0, 0), "crop": (60, 128, 3, 200, 0), "half": (101, 30, 20, 25, 1),
+                          "quarter-luma": (0, 200, 64, 60, 6), "luma": (255, 200, 64, 60, 4)}.items():
+        seed("jpeg", f"{i:02}-{name}", bytes(recipe + choices + (0, 0, 0)))
     seed("jpeg", f"{i:02}-cut", bytes(recipe) + b"\xff\x40\0" + bytes(8))
     seed("jpeg", f"{i:02}-damaged", bytes(recipe) + b"\1\x60\x55\0\xa5\xff" + bytes(8))
+
+# exif: a header, a directory of two entries.
+for order in "<", ">":
+    block = struct.pack(order + "2sHI", b"II" if order == "<" else b"MM", 42, 8)
+    block += struct.pack(order + "HHHIHHHHIHHI", 2, 0x0110, 3, 1, 2, 0, 0x0112, 3, 1, 6, 0, 0)
+    name = "little" if order == "<" else "big"
+    seed("exif", name, block)
+    seed("exif", f"{name}-prefixed", b"Exif\0\0" * 2 + block)
+    seed("exif", f"{name}-cut", block[:-8])
+
+# resize: what is scaled to what, as size_of(), box_side(), window_side() and held_side() in fuzz_resize.c take it.
+def resize_sides(*sides):
+    return b"".join(bytes([side - 1]) if side <= 240 else bytes([239 + -(-side // 256), -side % 256]) for side in sides)
+
+
+WHOLE = bytes([0, 0, 0, 0, 0, 0])  # boxes, windows
+EIGHTHS = bytes([2, 0x20, *bytes(6), 0xC0, *bytes(6)])
+for name, sides in {"photo": (125, 94, 56, 56), "grown": (50, 50, 112, 112), "little": (128, 128, 112, 112),
+                    "copy": (33, 21, 33, 21), "narrow": (1, 900, 7, 5), "wide": (4000, 1, 1, 3), "dot": (1, 1, 5, 5),
+                    "eight-taps": (200, 31, 51, 64)}.items():
+    for channels in 1, 2, 3, 4:
+        head = resize_sides(*sides[:2]) + bytes([channels - 1]) + resize_sides(*sides[2:])
+        seed("resize", f"{name}-{channels}", head + WHOLE + bytes([channels % 2, 0, 0, 0, 0, 7]))
+    seed("resize", f"{name}-cut", head + EIGHTHS * 2 + bytes([3, 0, 4, 1, 2, 0, 5, 0x23, 3, 1, 2, 0, 7, 9, 1, 4, 8]))
+
+
+# png: choices at the end; a file, or sides, kind, coding, colours and rows.
+def png_chunk(name, content=b""):
+    return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+
+def png_file(*chunks, kind=2, depth=8, width=3, interlaced=0, rows=b"\1123456789\2123456789"):
+    return (b"\x89PNG\r\n\x1a\n" + png_chunk(b"IHDR", struct.pack(">IIBBBBB", width, 2, depth, kind, 0, 0, interlaced))
+            + b"".join(chunks) + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND"))
+
+
+PNG_CHOICES = {"whole": bytes(7) + b"\1", "crop": bytes([60, 128, 3, 200, 0, 0, 0, 1]), "end": bytes([250, 9, 250, 9]) + bytes(4)}
+for kind in range(15):
+    for coding in 0x08, 0x19, 0x2d, 0x36:
+        rows = bytes(range(5)) * 9
+        name, choices = list(PNG_CHOICES.items())[(kind + coding) % 3]
+        seed("png", f"{kind:02}-{coding:02x}-{name}", bytes([16 - kind, kind, kind, coding, 20]) + rows + choices)
+seed("png", "large", bytes([47, 47, 13, 0x20, 255]) + bytes(1 + i // 48 % 4 if i % 192 == 0 else i % 251 for i in range(2000)) + bytes(8))
+for name, data in {
+    "rgb": png_file(), "interlaced": png_file(interlaced=1, rows=b"\0123\0123\4123456789"),
+    "palette": png_file(png_chunk(b"PLTE", b"123456789"), png_chunk(b"tRNS", b"12"), kind=3, depth=2, rows=b"\0\x1b\0\xe4"),
+    "exif": png_file(png_chunk(b"eXIf", b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0")),
+    "ancillary": png_file(png_chunk(b"gAMA", b"1234"), png_chunk(b"iCCP", b"a\0\0" + zlib.compress(b"x")),
+                          png_chunk(b"zTXt", b"a\0\0" + zlib.compress(b"y")), png_chunk(b"acTL", bytes(8))),
+    "critical": png_file(png_chunk(b"ABCD", b"1")), "two-headers": png_file(png_chunk(b"IHDR", bytes(13))),
+    "bomb": png_file(width=1 << 15), "short": png_file(rows=b"\1123"), "filter": png_file(rows=b"\5123456789" * 2),
+    "tail": png_file() + b"more", "stored-eof": png_file()[:-20],
+}.items():
+    for choices in b"\0", b"\1":
+        seed("png", f"file-{name}-{choices[0]}", data + bytes(7) + choices)
+
+# webp: sides, container, coding, quality, noise; edits of three bytes; choices.
+for i, recipe in enumerate([
+    (7, 7, 0, 0, 90, 1), (30, 20, 0, 0, 5, 0), (47, 47, 0, 16, 60, 9), (17, 33, 0, 1, 50, 0), (12, 40, 0, 3, 100, 5),
+    (9, 9, 0, 2, 75, 1), (24, 24, 0, 64, 80, 1), (24, 24, 0, 32, 0, 1), (0, 0, 0, 1, 9, 3), (0, 47, 0, 0, 30, 1),
+    (20, 21, 4, 0, 75, 2), (20, 21, 8, 1, 75, 2), (20, 21, 0x16, 0, 75, 2), (20, 21, 0x5b, 1, 75, 2), (20, 21, 0x3f, 2, 75, 2),
+]):
+    for name, choices in {"whole": bytes(8), "crop": bytes([60, 128, 3, 200]) + bytes(4), "end": bytes([250, 9, 250, 9]) + bytes(4)}.items():
+        seed("webp", f"{i:02}-{name}", bytes(recipe) + choices)
+    seed("webp", f"{i:02}-cut", bytes(recipe) + b"\xff\x40\0" + bytes(8))
+    seed("webp", f"{i:02}-damaged", bytes(recipe) + b"\0\x60\x55\0\x85\xff" + bytes(8))
+seed("webp", "file-extended", b"RIFF\x1a\0\0\0WEBPVP8X\x0a\0\0\0\x02\0\0\0\x1f\0\0\x1f\0\0ANIM" + bytes(8))
+seed("webp", "file-bomb", b"RIFF\x1e\0\0\0WEBPVP8L\x11\0\0\0\x2f\xff\xff\xff\x0f" + bytes(21))
 
 # config
 FASHION = "datasets:\n  fashion:\n    reader: idx\n    images: a.gz\n"

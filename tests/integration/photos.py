@@ -9,9 +9,20 @@ import pytest
 import xxhash
 
 Image = pytest.importorskip("PIL.Image", reason="needs Pillow (tests/requirements.txt)")
+from PIL import ImageOps  # noqa: E402
+
 sys.path.append(str(Path(__file__).parents[1] / "python"))
 
-from test_pixels import philox, pillow, torchvision_sizes, words  # noqa: E402
+from test_pixels import (  # noqa: E402
+    RANDOM_CROP,
+    chosen_random_crop,
+    chosen_random_resized_crop,
+    cut,
+    philox,
+    pillow,
+    random_words,
+    torchvision_sizes,
+)
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -36,7 +47,7 @@ def image_folder(root):
 
 
 def decoded(path):
-    return np.asarray(Image.open(path).convert("RGB"))
+    return np.asarray(ImageOps.exif_transpose(Image.open(path)).convert("RGB"))
 
 
 def validation(path, resize, crop, flip=False):
@@ -49,9 +60,22 @@ def validation(path, resize, crop, flip=False):
 
 def is_flipped(probability, seed, epoch, position):
     """As geometry.h says."""
-    s = philox(words(seed), words(position) + words(epoch))
-    r = philox(s[:2], (0, 0, s[2], s[3]))
-    return r[0] / 2**32 < probability
+    return random_words(seed, epoch, position, 0)[0] / 2**32 < probability
+
+
+def augmented(path, transform, seed, epoch, position):
+    """A random crop or random resized crop of a photo. @param transform: test_pixels.Transform"""
+    image = decoded(path)
+    size = image.shape[1], image.shape[0]
+    out = transform.width, transform.height
+    if transform.kind == RANDOM_CROP:
+        left, top, right, bottom = transform.padding
+        image = np.pad(image, ((top, bottom), (left, right), (0, 0)))
+        crop = (*chosen_random_crop(transform, size, seed, epoch, position), *out)
+    else:
+        crop = chosen_random_resized_crop(transform, size, seed, epoch, position)
+    flip = is_flipped(transform.flip, seed, epoch, position)
+    return pillow(np.ascontiguousarray(cut(image, crop)), out, (0, 0, *out), flip)
 
 
 def digests(images, labels, indices, label_type=np.int64):

@@ -13,8 +13,11 @@ from conftest import DATA
 from crowd import Crowd, finish_all
 from photos import digests, image_folder, make_photos, validation
 from rawclient import Client, Stream
+from test_pixels import random_crop, random_resized_crop
 
 FIT = {"resize": 48, "center_crop": 40}
+E_ARGUMENT = -1
+BROADCAST = 2
 
 
 @pytest.fixture(scope="module")
@@ -191,6 +194,172 @@ def test_digests_do_not_depend_on_workers(serve, album):
         feedd = serve(of_folder(album), workers=workers, transform={**FIT, "flip": 0.5}, order="shuffle", seed=3)
         runs.append(feedd.cat("s", "--epochs", 2)[0])
     assert runs[0] == runs[1]
+
+
+# ---- transforms ----
+
+
+@pytest.mark.parametrize(
+    "keys, transform",
+    [
+        ({"random_resized_crop": 40, "flip": 0.5}, random_resized_crop(40, 40, flip=0.5)),
+        (
+            {"random_resized_crop": {"size": [24, 48], "scale": [0.5, 0.6], "ratio": ["1/2", 2.0]}},
+            random_resized_crop(24, 48, (0.5, 0.6), (0.5, 2.0)),
+        ),
+        ({"random_crop": {"size": 32, "padding": 4}, "flip": 0.5}, random_crop(32, 32, (4, 4, 4, 4), flip=0.5)),
+        ({"random_crop": {"size": [60, 30], "padding": [9, 20, 1, 20]}}, random_crop(60, 30, (9, 20, 1, 20))),
+    ],
+    ids=["resized", "resized, in a mapping", "crop", "crop, as many pixels as there are"],
+)
+def test_random_crops(serve, album, keys, transform):
+    """What is cut out depends on seed, epoch and position, and on nothing else."""
+    _, samples = image_folder(album)
+    runs = []
+    for workers, batch_size in (1, 8), (7, 60):
+        feedd = serve(of_folder(album), workers=workers, transform=keys, order="shuffle", seed=2**63 + 7)
+        batches, _ = feedd.cat("s", "--epochs", 2, "--batch-size", batch_size)
+
+        def make(path, batch, i):
+            return photos.augmented(path, transform, 2**63 + 7, batch["epoch"], batch["position"] + i)
+
+        runs.append([check([b for b in batches if b["epoch"] == epoch], samples, make) for epoch in (0, 1)])
+    assert runs[0] == runs[1]
+
+
+def test_crop_larger_than_an_image(serve, one_size):
+    """Such an image is a bad sample; it is named, with what it is too small for."""
+    feedd = serve(of_folder(one_size), transform={"random_crop": [30, 42]}, on_error="fail")
+    feedd.cat_fails("s", words=["class-0", "41 x 30", "42 x 30"])
+
+
+def test_channels(serve, album, made):
+    """Luma of photos as it is coded; digits become three equal channels."""
+
+    def luma(path, *_):
+        with photos.Image.open(path) as image:
+            image.draft("L", image.size)
+            pixels = np.asarray(image.convert("L"))[:, :, None]
+        sizes = photos.torchvision_sizes(48, 40, 40, pixels.shape[1], pixels.shape[0])
+        return photos.pillow(pixels, sizes[4:6], sizes[6:10], False)
+
+    _, samples = image_folder(album)
+    batches, _ = serve(of_folder(album), transform=FIT, channels=1).cat("s")
+    check(batches, samples, luma)
+    digits = np.arange(20 * 7 * 5, dtype=np.uint8).reshape(20, 7, 5)
+    header = bytes((0, 0, 8, 3)) + np.array(digits.shape, ">u4").tobytes()
+    (made / "digits.idx").write_bytes(header + digits.tobytes())
+    batches, _ = serve({"reader": "idx", "images": str(made / "digits.idx")}, channels=3).cat("s")
+    for batch in batches:
+        images = digits[batch["indices"], :, :, None].repeat(3, axis=3)
+        assert batch["digests"]["image"] == digests(images, [], [])["image"]
+
+
+def test_orientation(serve, made):
+    """Upright by default; as they are coded on demand."""
+    root = made / "turned"
+    for orientation in range(1, 9):
+        (path,) = make_photos(root / f"{orientation}", 1, classes=1, seed=orientation).glob("*/*.jpg")
+        exif = photos.Image.Exif()
+        exif[0x0112] = orientation
+        with photos.Image.open(path) as image:
+            image.save(path, exif=exif, quality=95)
+    _, samples = image_folder(root)
+    batches, _ = serve(of_folder(root), transform={"resize": [30, 40]}).cat("s")
+    check(batches, samples, lambda path, *_: photos.pillow(photos.decoded(path), (40, 30), (0, 0, 40, 30), False))
+
+    def as_coded(path, *_):
+        pixels = np.asarray(photos.Image.open(path).convert("RGB"))
+        return photos.pillow(pixels, (40, 30), (0, 0, 40, 30), False)
+
+    batches, _ = serve(of_folder(root), transform={"resize": [30, 40]}, orientation="ignore").cat("s")
+    check(batches, samples, as_coded)
+
+
+def test_truncated(serve, album, made):
+    root = shutil.copytree(album, made / "cut")
+    path = image_folder(root)[1][3][0]
+    path.write_bytes(path.read_bytes()[:-100])
+    serve(of_folder(root), transform=FIT, on_error="fail").cat_fails("s", words=[path.name])
+    batches, _ = serve(of_folder(root), transform=FIT, on_error="fail", truncated="accept").cat("s")
+    assert [index for batch in batches for index in batch["indices"]] == list(range(60))
+
+
+def test_fast(serve, imagenet):
+    """Other pixels, of the same samples, the same in every run."""
+    runs = [
+        serve(of_folder(imagenet), workers=workers, transform={"random_resized_crop": 32}, **keys).cat("s")[0]
+        for workers, keys in ((2, {}), (1, {"decode": "fast"}), (7, {"decode": "fast"}))
+    ]
+    assert runs[1] == runs[2]
+    for exact, fast in zip(*runs[:2], strict=True):
+        assert exact["indices"] == fast["indices"] and exact["digests"]["label"] == fast["digests"]["label"]
+        assert exact["digests"]["image"] != fast["digests"]["image"]
+
+
+def test_limits_of_an_image(daemons, folder, made):
+    """One image has a pixel more than is allowed, one a byte more."""
+    root = made / "large"
+    for name, size in ("a", (50, 50)), ("b", (50, 51)), ("c", (40, 40)):
+        make_photos(root / name, 1, classes=1, size=size)
+    paths = [path for path, _ in image_folder(root)[1]]
+    paths[2].write_bytes(paths[2].read_bytes() + bytes(20000))
+    feedd = daemons(
+        {
+            "daemon": {"image_pixels_max": 2500, "image_bytes_max": 20000, "cache_dir": str(folder / "cache")},
+            "datasets": {"d": of_folder(root)},
+            "streams": {"s": {"dataset": "d", "batch_size": 3, "transform": FIT, "on_error": "zero"}},
+        }
+    )
+    (batch,), _ = feedd.cat("s", "--epochs", 1)
+    assert [flags != 0 for flags in batch["flags"]] == [False, True, True]
+    lines = feedd.feedctl("errors").stdout.decode()
+    assert "50 x 51" in lines and "2500" in lines and f"{paths[2].stat().st_size} bytes" in lines
+
+
+GROUP = {"random_resized_crop": {"size": [8, 9], "scale": [0.1, 0.9], "ratio": [0.5, 2]}, "flip": 0.5}
+CROP = {"random_crop": {"size": [8, 9], "padding": [1, 2, 3, 4]}}
+RESIZE = {"resize": [20, 30], "center_crop": [8, 9]}
+
+
+@pytest.mark.parametrize(
+    "name, group, asked",
+    [
+        ("transform random_resized_crop", {"transform": GROUP}, {"transform": CROP}),
+        ("flip 0.5", {"transform": GROUP}, {"transform": {**GROUP, "flip": 0.25}}),
+        ("scale (least)", {"transform": GROUP}, {"transform": {"random_resized_crop": {
+            **GROUP["random_resized_crop"], "scale": [0.2, 0.9]}, "flip": 0.5}}),
+        ("ratio (most)", {"transform": GROUP}, {"transform": {"random_resized_crop": {
+            **GROUP["random_resized_crop"], "ratio": [0.5, 3]}, "flip": 0.5}}),
+        ("padding (bottom)", {"transform": CROP}, {"transform": {"random_crop": {
+            "size": [8, 9], "padding": [1, 2, 3, 5]}}}),
+        ("transform width", {"transform": CROP}, {"transform": {"random_crop": {
+            "size": [8, 8], "padding": [1, 2, 3, 4]}}}),
+        ("resize (height)", {"transform": RESIZE}, {"transform": {**RESIZE, "resize": [21, 30]}}),
+        ("transform.resize 20", {"transform": {**RESIZE, "resize": 20}}, {"transform": {**RESIZE, "resize": 21}}),
+        ("decode exact, and fast", {}, {"decode": "fast"}),
+        ("orientation ignore, and exif", {"orientation": "ignore"}, {}),
+        ("truncated fail, and accept", {}, {"truncated": "accept"}),
+        ("channels the dataset's own, and 1", {}, {"channels": 1}),
+    ],
+)  # fmt: skip
+def test_group_of_another_transform(daemons, folder, one_size, name, group, asked):
+    """Refused, with the field's name."""
+    common = {"dataset": "d", "batch_size": 4, "share": "broadcast"}
+    feedd = daemons(
+        {
+            "daemon": {"cache_dir": str(folder / "cache")},
+            "datasets": {"d": of_folder(one_size)},
+            "streams": {"a": {**common, **group}, "same": {**common, **group}, "b": {**common, **asked}},
+        }
+    )
+    with Client(feedd.socket) as first, Client(feedd.socket) as second:
+        streams = [Stream(first, "a", group="g")]
+        second.open("b", group="g")
+        second.expect_refusal(E_ARGUMENT, "group 'g'", name)
+        streams.append(Stream(second, "same", group="g"))
+        for stream in streams:
+            stream.close_fds()
 
 
 # ---- splits ----

@@ -106,6 +106,10 @@ static const char full[] = "# a comment\n"
                            "    members: 4\n"
                            "    join: next-epoch\n"
                            "    on_error: zero\n"
+                           "    channels: 1\n"
+                           "    truncated: accept\n"
+                           "    orientation: ignore\n"
+                           "    decode: fast\n"
                            "    transform: {resize: 256, center_crop: [192, 224], flip: 0.25}\n"
                            "  fashion: {dataset: digits, batch_size: 65536, tail: pad, depth: auto}\n"
                            "daemon:\n"
@@ -120,6 +124,8 @@ static const char full[] = "# a comment\n"
                            "  streams_per_client_max: 1024\n"
                            "  leases_per_client_max: 7\n"
                            "  ring_memory_per_client_max: 1G\n"
+                           "  image_pixels_max: 1000000000000\n"
+                           "  image_bytes_max: 1T\n"
                            "  read_timeout_ms: 250\n"
                            "  linger_s: 5\n"
                            "  cache_dir: cache\n"
@@ -182,6 +188,8 @@ START_TEST(everything_set)
     ck_assert_uint_eq(c->streams_per_client_max, 1024);
     ck_assert_uint_eq(c->leases_per_client_max, 7);
     ck_assert_uint_eq(c->ring_memory_per_client_max, 1 << 30);
+    ck_assert_uint_eq(c->image_pixels_max, 1000000000000);
+    ck_assert_uint_eq(c->image_bytes_max, UINT64_C(1) << 40);
     ck_assert_uint_eq(c->read_timeout_ms, 250);
     ck_assert_uint_eq(c->linger_s, 5);
     snprintf(due, sizeof(due), "%s/cache", folder);
@@ -259,6 +267,8 @@ START_TEST(everything_set)
     ck_assert_uint_eq(s->transform.height, 192);
     ck_assert_uint_eq(s->transform.width, 224);
     ck_assert_double_eq(s->transform.flip, 0.25);
+    ck_assert(s->transform.fast && s->transform.ignore_orientation && s->transform.accept_truncated);
+    ck_assert_uint_eq(s->transform.channels, 1);
     s = &c->streams[1]; /* a stream with a dataset's name, of another dataset */
     ck_assert_str_eq(s->name, "fashion");
     ck_assert_ptr_eq(s->dataset, digits);
@@ -275,6 +285,8 @@ START_TEST(everything_set)
     ck_assert_int_eq(s->transform.kind, TRANSFORM_NONE);
     ck_assert_uint_eq(s->transform.resize + s->transform.height + s->transform.width, 0);
     ck_assert_double_eq(s->transform.flip, 0);
+    ck_assert(!s->transform.fast && !s->transform.ignore_orientation && !s->transform.accept_truncated);
+    ck_assert_uint_eq(s->transform.channels, 0);
 
     ck_assert_ptr_eq(config_dataset(c, "fashion"), fashion);
     ck_assert_ptr_eq(config_dataset(c, "digits"), digits);
@@ -459,9 +471,9 @@ START_TEST(keys_and_kinds)
 {
     refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
                                         "dataset_memory_max, gpus, gpu_memory_max, pinned_max, clients_max, "
-                                        "streams_per_client_max, "
-                                        "leases_per_client_max, ring_memory_per_client_max, read_timeout_ms, "
-                                        "linger_s, cache_dir, allow, admin");
+                                        "streams_per_client_max, leases_per_client_max, ring_memory_per_client_max, "
+                                        "image_pixels_max, image_bytes_max, read_timeout_ms, linger_s, cache_dir, "
+                                        "allow, admin");
     refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
     refuse("datasets:\n  a:\n    image: x\n    reader: idx\n",
            ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes, subset, splits, allow");
@@ -473,7 +485,7 @@ START_TEST(keys_and_kinds)
            ":5: datasets.a.reader: repeated key; allowed: once, and it stands in line 3");
     refuse(TRAIN "    batchsize: 3\n",
            ":9: streams.train.batchsize: unknown key; allowed: dataset, batch_size, order, seed, "
-           "epochs, tail, depth, share, members, join, on_error, transform");
+           "epochs, tail, depth, share, members, join, on_error, transform, decode, orientation, truncated, channels");
     refuse("'': 1\n", ":1: unknown key; allowed: daemon, datasets, streams");
     refuse("<<: {daemon: {}}\n", ":1: <<: unknown key; allowed: daemon, datasets, streams");
 
@@ -722,6 +734,33 @@ START_TEST(sharing)
 }
 END_TEST
 
+static void spec_is(const struct transform_spec *got, const struct transform_spec *due, const char *text)
+{
+    ck_assert_msg(got->kind == due->kind && got->resize == due->resize && got->resize_height == due->resize_height &&
+                      got->resize_width == due->resize_width && got->height == due->height &&
+                      got->width == due->width && memcmp(got->scale, due->scale, sizeof(due->scale)) == 0 &&
+                      memcmp(got->ratio, due->ratio, sizeof(due->ratio)) == 0 &&
+                      memcmp(got->padding, due->padding, sizeof(due->padding)) == 0 && got->flip == due->flip &&
+                      got->fast == due->fast && got->ignore_orientation == due->ignore_orientation &&
+                      got->accept_truncated == due->accept_truncated && got->channels == due->channels,
+                  "%s", text);
+}
+
+#define RANDOM_RESIZED_CROP(rows, columns, scale_least, scale_most, ratio_least, ratio_most, p)                        \
+    {                                                                                                                  \
+        .kind = TRANSFORM_RANDOM_RESIZED_CROP, .height = (rows), .width = (columns),                                   \
+        .scale = {(scale_least), (scale_most)}, .ratio = {(ratio_least), (ratio_most)}, .flip = (p)                    \
+    }
+#define RANDOM_CROP(rows, columns, left, top, right, bottom)                                                           \
+    {                                                                                                                  \
+        .kind = TRANSFORM_RANDOM_CROP, .height = (rows), .width = (columns), .padding = {                              \
+            (left),                                                                                                    \
+            (top),                                                                                                     \
+            (right),                                                                                                   \
+            (bottom)                                                                                                   \
+        }                                                                                                              \
+    }
+
 START_TEST(transforms)
 {
     static const struct {
@@ -736,29 +775,103 @@ START_TEST(transforms)
          {.kind = TRANSFORM_RESIZE_CENTER_CROP, .resize = 256, .height = 224, .width = 224}},
         {"{resize: 16384, center_crop: [1, 16384], flip: 1e-2}",
          {.kind = TRANSFORM_RESIZE_CENTER_CROP, .resize = 16384, .height = 1, .width = 16384, .flip = 0.01}},
+        {"{resize: [240, 320]}",
+         {.kind = TRANSFORM_RESIZE_CENTER_CROP,
+          .resize_height = 240,
+          .resize_width = 320,
+          .height = 240,
+          .width = 320}},
+        {"{resize: [240, 320], center_crop: [240, 224]}",
+         {.kind = TRANSFORM_RESIZE_CENTER_CROP,
+          .resize_height = 240,
+          .resize_width = 320,
+          .height = 240,
+          .width = 224}},
+        {"{random_resized_crop: 224}", RANDOM_RESIZED_CROP(224, 224, 0.08, 1, 0.75, 4.0 / 3, 0)},
+        {"{random_resized_crop: [1, 16384], flip: 0.5}", RANDOM_RESIZED_CROP(1, 16384, 0.08, 1, 0.75, 4.0 / 3, 0.5)},
+        {"{random_resized_crop: {size: 224}}", RANDOM_RESIZED_CROP(224, 224, 0.08, 1, 0.75, 4.0 / 3, 0)},
+        {"{random_resized_crop: {ratio: [3/4, 4/3], size: [9, 8], scale: [0, 0.25]}}",
+         RANDOM_RESIZED_CROP(9, 8, 0, 0.25, 0.75, 4.0 / 3, 0)},
+        {"{random_resized_crop: {size: 9, ratio: [1e-1, 5.5/1.1]}}", RANDOM_RESIZED_CROP(9, 9, 0.08, 1, 0.1, 5, 0)},
+        {"{random_crop: 32}", RANDOM_CROP(32, 32, 0, 0, 0, 0)},
+        {"{random_crop: [32, 28]}", RANDOM_CROP(32, 28, 0, 0, 0, 0)},
+        {"{random_crop: {size: 32, padding: 4}}", RANDOM_CROP(32, 32, 4, 4, 4, 4)},
+        {"{random_crop: {size: 32, padding: [4, 5]}}", RANDOM_CROP(32, 32, 4, 5, 4, 5)},
+        {"{random_crop: {size: [32, 1], padding: [0, 1, 2, 16384]}}", RANDOM_CROP(32, 1, 0, 1, 2, 16384)},
     };
     static const struct {
         const char *text, *message;
     } bad[] = {
-        {"{resize: 256}", ": resize alone; required: resize and center_crop together"},
-        {"{center_crop: 256}", ": center_crop alone; required: resize and center_crop together"},
+        {"{resize: 256}", ": resize of the shorter side alone; required: resize and center_crop together, or resize: "
+                          "[height, width]"},
+        {"{center_crop: 256}", ".center_crop: alone; required: resize and center_crop together"},
+        {"{center_crop: 256, random_crop: 3}", ".center_crop: alone; required: resize and center_crop together"},
         {"{resize: 0, center_crop: 1}", ".resize: '0' is not allowed; allowed: a whole number from 1 to 16384"},
         {"{resize: 16385, center_crop: 1}", ".resize: '16385' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{resize: [1, 2, 3]}", ".resize: 3 numbers; allowed: one number, or [height, width]"},
+        {"{resize: [1, 0]}", ".resize: '0' is not allowed; allowed: a whole number from 1 to 16384"},
         {"{resize: 9, center_crop: [9, 0]}",
          ".center_crop: '0' is not allowed; allowed: a whole number from 1 to 16384"},
         {"{resize: 9, center_crop: [1, 2, 3]}", ".center_crop: 3 numbers; allowed: one number, or [height, width]"},
+        {"{resize: 9, center_crop: []}", ".center_crop: 0 numbers; allowed: one number, or [height, width]"},
         {"{resize: 9, center_crop: [[1, 2], 3]}", ".center_crop: is a list; allowed: one value"},
         {"{resize: 9, center_crop: {a: 2}}", ".center_crop: is a mapping; allowed: one value"},
         {"{resize: 223, center_crop: 224}", ": the crop is larger than the resized image; allowed: height and width of "
                                             "at most resize"},
         {"{resize: 223, center_crop: [223, 224]}", ": the crop is larger than the resized image; allowed: height and "
                                                    "width of at most resize"},
+        {"{resize: [224, 223], center_crop: 224}", ": the crop is larger than the resized image; allowed: height and "
+                                                   "width of at most resize"},
+        {"{resize: 256, random_resized_crop: 224}", ".random_resized_crop: beside resize; allowed: one of resize (with "
+                                                    "center_crop), random_resized_crop, random_crop"},
+        {"{random_crop: 256, random_resized_crop: 224}",
+         ".random_crop: beside random_resized_crop; allowed: one of resize (with center_crop), random_resized_crop, "
+         "random_crop"},
+        {"{random_resized_crop: 0}",
+         ".random_resized_crop: '0' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{random_resized_crop: {scale: [0, 1]}}", ".random_resized_crop.size: missing; required: size"},
+        {"{random_resized_crop: {size: 20000}}",
+         ".random_resized_crop.size: '20000' is not allowed; allowed: a whole number from 1 to 16384"},
+        {"{random_resized_crop: {size: 2, scale: 1}}",
+         ".random_resized_crop.scale: isn't a range; allowed: [least, most]"},
+        {"{random_resized_crop: {size: 2, scale: [0, 0.5, 1]}}",
+         ".random_resized_crop.scale: isn't a range; allowed: [least, most]"},
+        {"{random_resized_crop: {size: 2, scale: [0, x]}}",
+         ".random_resized_crop.scale: 'x' is not a number; allowed: numbers like 0.75 or 3/4"},
+        {"{random_resized_crop: {size: 2, scale: [0, 1.1]}}",
+         ": scale isn't a range of shares of the image's area; allowed: [least, most], from 0 to 1"},
+        {"{random_resized_crop: {size: 2, scale: [0.5, 0.4]}}",
+         ": scale isn't a range of shares of the image's area; allowed: [least, most], from 0 to 1"},
+        {"{random_resized_crop: {size: 2, ratio: [1, 4/3/2]}}",
+         ".random_resized_crop.ratio: '4/3/2' is not a number; allowed: numbers like 0.75 or 3/4"},
+        {"{random_resized_crop: {size: 2, ratio: [1, /2]}}",
+         ".random_resized_crop.ratio: '/2' is not a number; allowed: numbers like 0.75 or 3/4"},
+        {"{random_resized_crop: {size: 2, ratio: [1, 2/]}}",
+         ".random_resized_crop.ratio: '2/' is not a number; allowed: numbers like 0.75 or 3/4"},
+        {"{random_resized_crop: {size: 2, ratio: [1, 2/0]}}",
+         ": ratio isn't a range of width / height; allowed: [least, most], from 0.001 to 1000"},
+        {"{random_resized_crop: {size: 2, ratio: [0/0, 1]}}",
+         ": ratio isn't a range of width / height; allowed: [least, most], from 0.001 to 1000"},
+        {"{random_resized_crop: {size: 2, ratio: [-1, 1]}}",
+         ": ratio isn't a range of width / height; allowed: [least, most], from 0.001 to 1000"},
+        {"{random_resized_crop: {size: 2, padding: 4}}",
+         ".random_resized_crop.padding: unknown key; allowed: size, scale, ratio"},
+        {"{random_resized_crop: {size: 2, size: 2}}",
+         ".random_resized_crop.size: repeated key; allowed: once, and it stands in line 9"},
+        {"{random_crop: {size: 2, padding: [1, 2, 3]}}",
+         ".random_crop.padding: 3 numbers; allowed: one, [x, y], or [left, top, right, bottom]"},
+        {"{random_crop: {size: 2, padding: []}}",
+         ".random_crop.padding: 0 numbers; allowed: one, [x, y], or [left, top, right, bottom]"},
+        {"{random_crop: {size: 2, padding: -1}}",
+         ".random_crop.padding: '-1' is not allowed; allowed: a whole number from 0 to 16384"},
+        {"{random_crop: {size: 2, padding: {}}}", ".random_crop.padding: is a mapping; allowed: one value"},
+        {"{random_crop: {padding: 4}}", ".random_crop.size: missing; required: size"},
         {"{flip: 1.01}", ".flip: '1.01' is not a probability; allowed: 0 to 1"},
         {"{flip: -0.1}", ".flip: '-0.1' is not a probability; allowed: 0 to 1"},
         {"{flip: nan}", ".flip: 'nan' is not a probability; allowed: 0 to 1"},
         {"{flip: yes}", ".flip: 'yes' is not a probability; allowed: 0 to 1"},
         {"{flip: [1]}", ".flip: is a list; allowed: one value"},
-        {"{mirror: 1}", ".mirror: unknown key; allowed: resize, center_crop, flip"},
+        {"{mirror: 1}", ".mirror: unknown key; allowed: resize, center_crop, random_resized_crop, random_crop, flip"},
         {"{flip: 0, flip: 1}", ".flip: repeated key; allowed: once, and it stands in line 9"},
         {"[resize]", ": is a list; allowed: a mapping (lines of `key: value`)"},
     };
@@ -766,12 +879,7 @@ START_TEST(transforms)
     for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
         snprintf(text, sizeof(text), TRAIN "    transform: %s\n", good[i].text);
         struct config *c = load(text);
-        const struct transform_spec *spec = &c->streams[0].transform;
-        ck_assert_int_eq(spec->kind, good[i].spec.kind);
-        ck_assert_uint_eq(spec->resize, good[i].spec.resize);
-        ck_assert_uint_eq(spec->height, good[i].spec.height);
-        ck_assert_uint_eq(spec->width, good[i].spec.width);
-        ck_assert_double_eq(spec->flip, good[i].spec.flip);
+        spec_is(&c->streams[0].transform, &good[i].spec, good[i].text);
         config_free(c);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
@@ -782,7 +890,51 @@ START_TEST(transforms)
 }
 END_TEST
 
-/* Names are what the machine's own lists say. */
+/* How images are read: the keys beside `transform`. */
+START_TEST(image_keys)
+{
+    static const struct {
+        const char *text;
+        struct transform_spec spec;
+    } good[] = {
+        {"decode: exact", {.kind = TRANSFORM_NONE}},
+        {"decode: fast", {.kind = TRANSFORM_NONE, .fast = true}},
+        {"orientation: exif", {.kind = TRANSFORM_NONE}},
+        {"orientation: ignore", {.kind = TRANSFORM_NONE, .ignore_orientation = true}},
+        {"truncated: fail", {.kind = TRANSFORM_NONE}},
+        {"truncated: accept", {.kind = TRANSFORM_NONE, .accept_truncated = true}},
+        {"channels: 1", {.kind = TRANSFORM_NONE, .channels = 1}},
+        {"channels: 3", {.kind = TRANSFORM_NONE, .channels = 3}},
+    };
+    char text[500];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    %s\n", good[i].text);
+        struct config *c = load(text);
+        spec_is(&c->streams[0].transform, &good[i].spec, good[i].text);
+        config_free(c);
+    }
+    refuse(TRAIN "    decode: quick\n", ":9: streams.train.decode: 'quick' is not allowed; allowed: exact, fast");
+    refuse(TRAIN "    decode: [fast]\n", ":9: streams.train.decode: is a list; allowed: one value");
+    refuse(TRAIN "    orientation: 1\n", ":9: streams.train.orientation: '1' is not allowed; allowed: exif, ignore");
+    refuse(TRAIN "    truncated: yes\n", ":9: streams.train.truncated: 'yes' is not allowed; allowed: fail, accept");
+    refuse(TRAIN "    channels: 2\n", ":9: streams.train.channels: '2' is not allowed; allowed: 3, 1");
+    refuse(TRAIN "    transform: {decode: fast}\n",
+           ":9: streams.train.transform.decode: unknown key; allowed: resize, center_crop, random_resized_crop, "
+           "random_crop, flip");
+
+    refuse("daemon: {image_pixels_max: 0}",
+           ":1: daemon.image_pixels_max: '0' is not allowed; allowed: a whole number from 1 to 1000000000000");
+    refuse("daemon: {image_pixels_max: 1000000000001}", ":1: daemon.image_pixels_max: '1000000000001' is not allowed; "
+                                                        "allowed: a whole number from 1 to 1000000000000");
+    refuse("daemon: {image_bytes_max: 2T}", ":1: daemon.image_bytes_max: '2T' is not allowed; allowed: bytes from 1 to "
+                                            "1099511627776, with K, M, G or T for powers of 1024");
+    struct config *c = load("");
+    ck_assert_uint_eq(c->image_pixels_max, 100000000);
+    ck_assert_uint_eq(c->image_bytes_max, 268435456);
+    config_free(c);
+}
+END_TEST
+
 START_TEST(gpus)
 {
     static const char allowed[] = "; allowed: all, none, or a list of UUIDs as nvidia-smi -L prints them";
@@ -821,6 +973,7 @@ START_TEST(gpus)
 }
 END_TEST
 
+/* Names are what the machine's own lists say. */
 START_TEST(access_rules)
 {
     char text[2000], due[2000];
@@ -1228,6 +1381,7 @@ int main(void)
     tcase_add_test(tcase, sharing);
     tcase_add_test(tcase, transforms);
     tcase_add_test(tcase, gpus);
+    tcase_add_test(tcase, image_keys);
     tcase_add_test(tcase, access_rules);
     tcase_add_test(tcase, cache_folders);
     tcase_add_test(tcase, entry_names);
