@@ -752,6 +752,20 @@ out:
     return rc;
 }
 
+int config_transform_text(const char *text, struct transform_spec *out, struct feedd_error *err)
+{
+    static const struct conf_key key = {"transform", 0, parse_transform, 0, 0, 0};
+    struct transform_spec spec = {.kind = TRANSFORM_NONE};
+    struct conf_walk w;
+    int rc = conf_init_text(&w, "request", text, err);
+    if (rc == 0)
+        rc = conf_parse_value(&w, &key, &spec);
+    conf_done(&w);
+    if (rc == 0)
+        *out = spec;
+    return rc;
+}
+
 void config_free(struct config *config)
 {
     if (config == NULL)
