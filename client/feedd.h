@@ -285,6 +285,9 @@ int feedd_normalize(const struct feedd_batch *batch, uint32_t field, const struc
  * @param text  FEEDD_TOKEN_TEXT bytes; gets a terminated line of printable ASCII */
 void feedd_stream_token(const struct feedd_stream *stream, char text[FEEDD_TOKEN_TEXT]);
 
+/* Where a token stands: the next sample's epoch and position. @return FEEDD_E_TOKEN: `token` is none */
+int feedd_token_read(const char *token, uint64_t *epoch, uint64_t *position, struct feedd_error *err);
+
 /* The token of the same dataset, order and seed that stands elsewhere: at the start of an epoch, or where a batch's
  * info says that the next one begins. @return FEEDD_E_TOKEN: `token` is none */
 int feedd_token_move(const char *token, uint64_t epoch, uint64_t position, char out[FEEDD_TOKEN_TEXT],

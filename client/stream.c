@@ -985,6 +985,17 @@ FEEDD_API void feedd_stream_token(const struct feedd_stream *stream, char text[F
     token_format(&stream->token, text);
 }
 
+FEEDD_API int feedd_token_read(const char *text, uint64_t *epoch, uint64_t *position, struct feedd_error *err)
+{
+    struct token token;
+    int status = token_parse(text, &token, err);
+    if (status != 0)
+        return status;
+    *epoch = token.epoch;
+    *position = token.position;
+    return 0;
+}
+
 FEEDD_API int feedd_token_move(const char *text, uint64_t epoch, uint64_t position, char out[FEEDD_TOKEN_TEXT],
                                struct feedd_error *err)
 {

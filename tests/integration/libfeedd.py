@@ -114,6 +114,7 @@ def load(path):
         ("batch_copy", c_int, c_void_p, c_uint32, c_void_p, c_size_t, c_void_p, POINTER(Error)),
         ("batch_dlpack", c_int, c_void_p, c_uint32, c_int, c_void_p, POINTER(c_void_p), POINTER(Error)),
         ("batch_record", c_int, c_void_p, c_void_p, POINTER(Error)),
+        ("token_read", c_int, c_char_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(Error)),
         ("token_move", c_int, c_char_p, c_uint64, c_uint64, c_char_p, POINTER(Error)),
         ("sample_path", c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(Error)),
         ("stream_token", None, c_void_p, c_char_p),

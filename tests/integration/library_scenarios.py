@@ -579,6 +579,11 @@ def copy_paths_and_tokens(path, dataset):
     assert lib.feedd_token_move(stream.token(), 7, 300, moved, ctypes.byref(error)) == 0
     was, at = oracle.Token.parse(stream.token().decode()), oracle.Token.parse(moved.value.decode())
     assert (at.epoch, at.position, at.seed, at.fingerprint) == (7, 300, 3, was.fingerprint)
+    epoch, position = ctypes.c_uint64(1), ctypes.c_uint64(2)
+    assert lib.feedd_token_read(b"feedd1.", ctypes.byref(epoch), ctypes.byref(position), None) == libfeedd.E_TOKEN
+    assert (epoch.value, position.value) == (1, 2)
+    assert lib.feedd_token_read(moved.value, ctypes.byref(epoch), ctypes.byref(position), None) == 0
+    assert (epoch.value, position.value) == (7, 300)
     assert lib.feedd_token_move(b"nonsense", 7, 300, moved, None) == libfeedd.E_TOKEN
 
     def name(index):
