@@ -749,6 +749,17 @@ static int come_back(struct feedd_stream *stream, struct feedd_error *err)
     return status == FEEDD_E_CONNECTION ? FEEDD_E_TIMEOUT : status;
 }
 
+/* A daemon that has gone needs no slot of what is held: then there will be another ring. */
+static bool must_release_first(const struct feedd_stream *stream)
+{
+    struct feedd_client *client = stream->client;
+    if (!lease_too_old(stream->map))
+        return false;
+    while (client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
+        continue;
+    return stream->state == STREAM_OPEN && client->broken.status == 0;
+}
+
 /* Until a batch is there, or there is a reason why none will be. */
 static int wait_ready(struct feedd_stream *stream, int timeout_ms, struct feedd_error *err)
 {
@@ -843,7 +854,7 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
     if (stream->client->lending && stream->map->older != NULL)
         unmap_older(stream); /* tensors are deleted at any time */
     for (;;) {
-        if (stream->state == STREAM_OPEN && stream->client->broken.status == 0 && lease_too_old(stream->map))
+        if (must_release_first(stream))
             return error_set(err, FEEDD_E_LEASES,
                              "a batch is held that is %u batches old, as many as the ring has: release it first",
                              stream->map->depth);

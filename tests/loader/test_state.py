@@ -1,19 +1,20 @@
 """state_dict(): what is left is delivered, once, by a new process, a second time, by another number of ranks."""
 
+import json
+
 import feedd
-import numpy
 import pytest
 from conftest import python
 
 REST = """
 import json, sys, feedd
-socket, state, options = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+socket, state, options, stop = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4])
 loader = feedd.NumpyLoader("small", socket=socket, fields=["index"], **options)
 loader.load_state_dict(state)
-state, read = None, []
+read = []
 for batch in loader:
     read.append(batch["index"].tolist())
-    if len(read) == options.pop("stop", 0) or len(read) == int(sys.argv[4]):
+    if len(read) == stop:
         break
 print(json.dumps([read, loader.state_dict()]))
 """
@@ -21,8 +22,6 @@ print(json.dumps([read, loader.state_dict()]))
 
 def rest(daemon, state, stop=0, **options):
     """[the batches, the state after them] of a new process that loads a state."""
-    import json
-
     return python(REST, daemon.socket, json.dumps(state), json.dumps({"batch_size": 64, "seed": 3, **options}), stop)
 
 
@@ -132,8 +131,12 @@ def test_a_batch_that_could_not_be_delivered_comes_again(loaders, monkeypatch):
     loop = iter(loader)
     read = [next(loop)["index"].tolist() for _ in range(3)]
     state = loader.state_dict()
+
+    def no_memory(*arguments):
+        raise MemoryError
+
     with monkeypatch.context() as patch:
-        patch.setattr(loader._framework, "empty", lambda *args: numpy.empty((10**6, 10**6, 10**6)))
+        patch.setattr(loader._framework, "empty", no_memory)
         with pytest.raises(MemoryError):
             next(loop)
     assert loader.state_dict() == state and loader.stats()["held"] == 0

@@ -147,6 +147,15 @@ class Client:
                     raise
                 time.sleep(WAIT_MS / 1000)
 
+    @property
+    def is_open(self) -> bool:
+        return self.handles.stream is not None
+
+    def _stream(self) -> int:
+        if self.handles.stream is None:  # opening it elsewhere has failed, which was raised then
+            raise _errors.make(-15, "the loader's stream isn't open: begin another loop")
+        return self.handles.stream
+
     def close_stream(self) -> None:
         stream, self.handles.stream = self.handles.stream, None
         if stream is not None:
@@ -156,7 +165,7 @@ class Client:
 
     def take(self) -> None:
         """Waits for the next batch: self.batch and self.info. Raises StopIteration after the last one."""
-        status = self._lib.next(self.handles.stream, 0, self._batch_ref, self.error_ref)
+        status = self._lib.next(self._stream(), 0, self._batch_ref, self.error_ref)
         if status != 0:
             self._wait(status)
         self._lib.batch_info(self.batch, self._info_ref)
@@ -166,7 +175,7 @@ class Client:
         while status == _errors.E_TIMEOUT:
             if self.closing:
                 raise _errors.Error("the loader was closed while another thread waited for a batch")
-            status = self._lib.next(self.handles.stream, WAIT_MS, self._batch_ref, self.error_ref)
+            status = self._lib.next(self._stream(), WAIT_MS, self._batch_ref, self.error_ref)
             waits += 1
             if status == _errors.E_TIMEOUT and waits % 10 == 0 and self.stats().away:
                 self._find_socket()  # a private daemon that was killed is ours to start again
@@ -185,17 +194,17 @@ class Client:
     def token(self) -> bytes:
         """Where the stream began, as long as nothing was taken."""
         text = ctypes.create_string_buffer(TOKEN_TEXT)
-        self._lib.stream_token(self.handles.stream, text)
+        self._lib.stream_token(self._stream(), text)
         return text.value
 
     def stats(self) -> Stats:
         stats = Stats()
-        self._lib.stream_stats(self.handles.stream, ctypes.byref(stats))
+        self._lib.stream_stats(self._stream(), ctypes.byref(stats))
         return stats
 
     def path(self, index: int) -> str:
         text = ctypes.c_void_p()
-        self._check(self._lib.sample_path(self.handles.stream, index, ctypes.byref(text), self.error_ref))
+        self._check(self._lib.sample_path(self._stream(), index, ctypes.byref(text), self.error_ref))
         return os.fsdecode(take_text(text))
 
 

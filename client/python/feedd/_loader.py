@@ -212,6 +212,8 @@ class DataLoader:
             epoch = self._begin_at()
             if epoch is not None:
                 self._go_to(epoch)
+            elif not self._client.is_open:
+                self._open(_client.move_token(self._token, *self._at))
             self._wanted, self._resumed = None, False
             self._loop = _Loop(self)
             return self._loop
@@ -368,9 +370,10 @@ class DataLoader:
     def _begin_at(self) -> Optional[int]:
         """The epoch whose start the next loop begins at; None: where the stream stands."""
         epoch, position = self._at
-        if self._wanted is None:
-            return epoch + 1 if position != 0 and not self._resumed else None
-        return None if self._wanted == epoch and (position == 0 or self._resumed) else self._wanted
+        keeps = position == 0 or self._resumed
+        if self._wanted is not None and self._wanted != epoch:
+            return self._wanted
+        return None if keeps else (epoch + 1 if self._wanted is None else epoch)
 
     def _go_to(self, epoch: int) -> None:
         if self._broadcast:
