@@ -23,8 +23,10 @@ import harness  # noqa: E402
 os.environ.pop("FEEDD_SOCKET", None)
 os.environ["FEEDD_LIBRARY"] = str(harness.LIBRARY)
 os.environ["FEEDD_PROGRAM"] = str(harness.FEEDD)
+os.environ["FEEDD_FAKE_GPUS"] = "1"  # in builds with the fake CUDA runtime; daemons of tests have none unless they ask
 # Daemons and feedctl bring the sanitizer's runtime themselves, and show what they leak.
 harness.ENVIRONMENT.pop("LD_PRELOAD", None)
+harness.ENVIRONMENT["FEEDD_FAKE_GPUS"] = "0"
 harness.ENVIRONMENT["ASAN_OPTIONS"] = "detect_leaks=1:detect_stack_use_after_return=1"
 
 _spec = importlib.util.spec_from_file_location("integration_conftest", HERE.parent / "integration" / "conftest.py")
