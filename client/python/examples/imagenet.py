@@ -109,7 +109,7 @@ def main() -> None:
             dist.all_reduce(right)
             dist.all_reduce(total)
         report["accuracy"] = round(100 * (right / total).item(), 2)
-    print(json.dumps(report), flush=True)
+    print(json.dumps(report) + "\n", end="", flush=True)  # one write: ranks share the terminal
     if ranks > 1:
         dist.destroy_process_group()
 
