@@ -15,10 +15,19 @@ from typing import Any
 import common
 
 
-def cpu_seconds(pid: int) -> float:
-    with open(f"/proc/{pid}/stat") as stat:
-        fields = stat.read().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+def daemon_seconds() -> dict:
+    """CPU time of each feedd of this machine, by process."""
+    seconds = {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/stat") as stat:
+                before, _, after = stat.read().rpartition(")")
+        except OSError:
+            continue  # it has just ended
+        if before.endswith("(feedd"):
+            user, system = after.split()[11:13]
+            seconds[name] = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+    return seconds
 
 
 def make_loader(options: Any, config: str) -> Any:
@@ -38,7 +47,8 @@ def make_loader(options: Any, config: str) -> Any:
 
     data = PhotoFolder(options.data, options.size) if options.size else digits.Digits(options.data, "train")
     return torch.utils.data.DataLoader(data, options.batch_size, shuffle=True, drop_last=True, pin_memory=options.device != "cpu",
-                                       num_workers=options.workers // options.trainers)  # fmt: skip
+                                       num_workers=options.workers // options.trainers,
+                                       persistent_workers=options.workers >= options.trainers)  # fmt: skip
 
 
 class PhotoFolder:
@@ -120,7 +130,7 @@ def main() -> None:
     config = "" if chosen.size else common.write_config(common.digits_config(chosen.data), tempfile.mkdtemp())
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
-    before, daemons = os.times(), {}
+    before, daemons_before = os.times(), daemon_seconds()
     processes = [spawn.Process(target=train, args=(number, chosen, config, results)) for number in range(chosen.trainers)]
     with common.Timer() as timer:
         for process in processes:
@@ -133,24 +143,13 @@ def main() -> None:
     for number, samples, seconds, loss in rows:
         print(f"learning rate {0.01 * 2**number:g}: {samples / seconds:.0f} images/s, loss {loss:.4f}")
     samples = sum(row[1] for row in rows)
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system + daemons
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    cpu += sum(spent - daemons_before.get(pid, 0) for pid, spent in daemons.items())
     print(json.dumps({
         "loader": chosen.loader, "trainers": chosen.trainers, "images_per_s": round(samples / max(row[2] for row in rows)),
         "cpu_seconds": round(cpu, 2), "cpu_seconds_per_1000_images": round(1000 * cpu / samples, 4),
         "seconds": round(timer.seconds, 2),
     }))  # fmt: skip
-
-
-def daemon_seconds() -> float:
-    """CPU time of private daemons of this user: this process has started none before, or reads a fresh one."""
-    total = 0.0
-    for name in os.listdir("/proc"):
-        try:
-            if name.isdigit() and b"--private" in open(f"/proc/{name}/cmdline", "rb").read():
-                total += cpu_seconds(int(name))
-        except OSError:
-            continue
-    return total
 
 
 if __name__ == "__main__":
