@@ -763,6 +763,10 @@ int config_transform_text(const char *text, struct transform_spec *out, struct f
     conf_done(&w);
     if (rc == 0)
         *out = spec;
+    if (rc != 0 && err != NULL) /* it is logged, and quotes what a client has sent */
+        for (char *c = err->message; *c != '\0'; c++)
+            if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
+                *c = '?';
     return rc;
 }
 
