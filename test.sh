@@ -3,7 +3,8 @@
 # --quick: only the dev build (address and undefined behaviour sanitizers).
 #
 # Happy path: packages, Python environment, formatting, then build, unit tests and integration tests of dev, tsan and
-# release, and once, with dev, the parts that Python loads against their oracles. A failed stage doesn't stop the others; each counts: a check or a build as one, a test run by its tests.
+# release, with dev and release the Python package, and once, with dev, the parts that Python loads against their
+# oracles. A failed stage doesn't stop the others; each counts: a check or a build as one, a test run by its tests.
 # The last line sums up; the exit code is 0 only when nothing failed.
 #
 # FEEDD_TEST_DATA  folder of the data that some tests need (default ../shared/data); they skip without it
@@ -60,7 +61,7 @@ total() {
         tr -dc '0-9\n' | awk '{ sum += $1 } END { print sum + 0 }'
 }
 
-# suite TITLE unit|integration|oracles VARIANT - a stage that counts by the JUnit file it writes.
+# suite TITLE unit|integration|oracles|loaders VARIANT - a stage that counts by the JUnit file it writes.
 suite() {
     local file=$PWD/$results/$3-$2.xml tests=0 bad=0 left_out=0
     stage "$1" "$2" "$3" "$file"
@@ -103,7 +104,7 @@ build() {
     cmake --preset "$1" -DFEEDD_TESTS=ON -DFEEDD_WERROR=ON && cmake --build "build/$1"
 }
 
-# unit, integration, oracles VARIANT FILE: the variant's tests, results to a JUnit file.
+# unit, integration, oracles, loaders VARIANT FILE: the variant's tests, results to a JUnit file.
 unit() {
     "${before[@]}" ctest --test-dir "build/$1" -j 2 --no-tests=error --output-on-failure --output-junit "$2"
 }
@@ -116,6 +117,14 @@ integration() {
 oracles() {
     FEEDD_BUILD_DIR=$PWD/build/$1 .venv/bin/python -B -m pytest tests/python -q -rs -p no:cacheprovider --timeout=120 \
         --junitxml="$2"
+}
+
+loaders() {
+    local runtime=() # of the address sanitizer: it has to be in Python from the start, whose own leaks are not ours
+    [[ $1 != dev ]] || runtime=(env ASAN_OPTIONS=detect_leaks=0
+        LD_PRELOAD="$(ldd build/dev/client/libfeedd.so | awk '/libasan/ { print $3 }')")
+    FEEDD_BUILD_DIR=$PWD/build/$1 "${runtime[@]}" .venv/bin/python -B -m pytest tests/loader -q -rs \
+        -p no:cacheprovider --timeout=120 --junitxml="$2"
 }
 
 # The thread sanitizer of GCC 12 refuses a memory map that the kernel randomises by more than 28 bits.
@@ -143,6 +152,7 @@ for variant in "${variants[@]}"; do
     suite "$variant: integration tests" integration "$variant"
     # What Python loads is built without sanitizers in every variant: once is enough.
     [[ $variant != dev ]] || suite "$variant: oracle tests" oracles "$variant"
+    [[ $variant == tsan ]] || suite "$variant: Python package" loaders "$variant"
 done
 
 printf '\n-- everything: %d s\n' $SECONDS

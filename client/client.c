@@ -386,17 +386,31 @@ FEEDD_API void feedd_client_close(struct feedd_client *client)
 {
     if (client == NULL)
         return;
-    while (client->streams != NULL)
-        feedd_stream_close(client->streams);
-    if (client->owner == getpid()) { /* a forked child has no such thread, and a lock that may be held for ever */
+    for (struct feedd_stream *stream = client->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        feedd_stream_close(stream);
+    }
+    if (client->owner != getpid()) { /* a forked child has no such thread, and a lock that may be held for ever */
+        client_free(client);
+    } else if (!releaser_abandon(client)) {
         releaser_stop(client);
+        client_free(client);
+    }
+}
+
+void client_free(struct feedd_client *client)
+{
+    bool ours = client->owner == getpid();
+    if (ours) {
+        stream_reap(client);
         pthread_mutex_destroy(&client->lock);
         pthread_cond_destroy(&client->returns);
         pthread_cond_destroy(&client->returned);
     }
     close(client->fd);
     free(client->socket_path);
-    free(client);
+    if (client->streams == NULL) /* in a forked child tensors may be left that point to them */
+        free(client);
 }
 
 /* The text of a sealed memfd that came with a report. */
@@ -435,16 +449,13 @@ int client_take_report(struct feedd_client *client, char **out, struct feedd_err
     return 0;
 }
 
-static int ask_report(struct feedd_client *client, bool errors, char **out, struct feedd_error *err)
+static int ask_report(struct feedd_client *client, Feedd__Status *request, char **out, struct feedd_error *err)
 {
     int status = client_check(client, err);
     if (status != 0)
         return status;
-    Feedd__Status request = FEEDD__STATUS__INIT;
-    request.request = ++client->request;
-    request.has_errors = errors;
-    request.errors = errors;
-    status = client_send(client, WIRE_STATUS, &request.base, err);
+    request->request = ++client->request;
+    status = client_send(client, WIRE_STATUS, &request->base, err);
     if (status == 0)
         status = client_wait(client, CONNECT_TIMEOUT_MS, err);
     return status == 0 ? client_take_report(client, out, err) : status;
@@ -452,10 +463,27 @@ static int ask_report(struct feedd_client *client, bool errors, char **out, stru
 
 FEEDD_API int feedd_status_json(struct feedd_client *client, char **out, struct feedd_error *err)
 {
-    return ask_report(client, false, out, err);
+    Feedd__Status request = FEEDD__STATUS__INIT;
+    return ask_report(client, &request, out, err);
 }
 
 FEEDD_API int feedd_errors_json(struct feedd_client *client, char **out, struct feedd_error *err)
 {
-    return ask_report(client, true, out, err);
+    Feedd__Status request = FEEDD__STATUS__INIT;
+    request.has_errors = request.errors = true;
+    return ask_report(client, &request, out, err);
+}
+
+FEEDD_API int feedd_sample_path(struct feedd_stream *stream, uint64_t index, char **out, struct feedd_error *err)
+{
+    Feedd__Status request = FEEDD__STATUS__INIT;
+    int status = client_check(stream->client, err);
+    if (status == 0 && stream->state != STREAM_OPEN)
+        status = error_set(err, FEEDD_E_CONNECTION, "the stream isn't open now: feedd_next() opens it again");
+    if (status != 0)
+        return status;
+    request.has_stream = request.has_index = true;
+    request.stream = stream->number;
+    request.index = index;
+    return ask_report(stream->client, &request, out, err);
 }

@@ -270,6 +270,23 @@ int device_normalize(const struct device *device, const struct normalize_params 
     return status;
 }
 
+int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                struct feedd_error *err)
+{
+    int before;
+    cudaError_t error = enter(device, &before);
+    if (error != cudaSuccess)
+        return cuda_failed(error, "copying a field", err);
+    int status = check_capture(stream, "copying a field", err);
+    if (status == 0) {
+        error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+        if (error != cudaSuccess)
+            status = cuda_failed(error, "copying a field", err);
+    }
+    leave(device, before);
+    return status;
+}
+
 static int mark_new(struct device_mark **out, struct feedd_error *err)
 {
     struct device_mark *mark = calloc(1, sizeof(*mark));

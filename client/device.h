@@ -33,6 +33,10 @@ int device_map(const struct device *device, const uint8_t handle[DEVICE_HANDLE_B
                struct feedd_error *err);
 void device_unmap(const struct device *device, void *base);
 
+/* Enqueues a copy within the device's memory on `stream`. */
+int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                struct feedd_error *err);
+
 /* Copies to host memory, and waits for that copy alone. */
 int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err);
 

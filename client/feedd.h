@@ -20,7 +20,8 @@
  * out through an out parameter is the caller's to close.
  *
  * Threads. A client and its streams belong to one thread at a time; different clients are independent. The library
- * starts no thread for batches in host memory, and one for a client that gives batches on a GPU back.
+ * starts no thread for batches in host memory, and one for a client that gives batches on a GPU back or lends them
+ * through DLPack.
  *
  * GPUs. With options.device batches lie in the memory of a GPU, and nothing of them is copied to this process: the
  * daemon copies each once, for all. They are there when feedd_next() hands them out. feedd_normalize() enqueues a
@@ -97,10 +98,11 @@ struct feedd_open_options {
      * missed or repeated, groups form again. Batches that are held stay readable; so do those announced before. */
     int32_t reconnect;
     uint32_t reconnect_timeout_ms; /* how long to try; then feedd_next() answers FEEDD_E_CONNECTION [60,000] */
+    const char *transform;         /* as feedd.conf(5) has it behind `transform:`, in its place; JSON is right, too */
 };
 #define FEEDD_OPEN_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
-        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0         \
+        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL   \
     }
 
 /* Opens a stream of the daemon's configuration, or a dataset with defaults. Waits while the daemon indexes the dataset.
@@ -112,9 +114,20 @@ struct feedd_open_options {
 int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
                struct feedd_stream **out, struct feedd_error *err);
 
+/* The same in two steps, for those who have something else to do while the daemon indexes the dataset. begin() asks;
+ * until wait() has returned FEEDD_OK the stream can only be waited for or closed.
+ * @param timeout_ms  0: don't wait; -1: wait for ever
+ * @return of wait(): what feedd_open() does, and FEEDD_E_TIMEOUT: not yet. The stream has to be closed also after a
+ * failure */
+int feedd_open_begin(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
+                     struct feedd_stream **out, struct feedd_error *err);
+int feedd_open_wait(struct feedd_stream *stream, int timeout_ms, struct feedd_error *err);
+
 /* Gives back every batch that is held and closes the stream. Batches of it must not be touched afterwards. On a GPU it
  * waits: for what batches that were given back wait for, and, while batches are held, for all work of the device, which
- * no CUDA graph may be captured at the same time for. */
+ * no CUDA graph may be captured at the same time for.
+ * What is lent through DLPack stays valid, and its bytes unchanged. While it is, the stream is there for the daemon as
+ * one whose client takes nothing: members of its group wait for what is lent as for any batch that is held. */
 void feedd_stream_close(struct feedd_stream *stream);
 
 /* One named array of the stream's batches. */
@@ -156,7 +169,7 @@ const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream
 int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_batch **out, struct feedd_error *err);
 
 /* Gives a batch back; views of it must not be used by anything that is enqueued later. Batches may be released in any
- * order.
+ * order. One that is lent through DLPack goes back when the last of its tensors is deleted.
  * @param cuda_stream  on a GPU: the batch goes back when this stream has done what it has been given up to now. Other
  *                     streams that read the batch have to be waited for by it (cudaStreamWaitEvent). Else NULL
  * @return FEEDD_E_STATE when it is not held, or the stream is being captured into a CUDA graph; FEEDD_E_DEVICE, _MEMORY
@@ -178,6 +191,7 @@ struct feedd_batch_info {
     const int64_t *indices; /* count sample indices in the dataset; valid as long as the batch */
     const uint32_t *flags;  /* count values of enum feedd_sample_flag */
     uint64_t time_ns[FEEDD_TIME_COUNT]; /* enum feedd_time: CLOCK_MONOTONIC of the daemon's machine */
+    uint64_t next_epoch, next_position; /* where all ranks stand after it; next_epoch > epoch: it is the epoch's last */
 };
 void feedd_batch_info(const struct feedd_batch *batch, struct feedd_batch_info *out);
 
@@ -198,6 +212,38 @@ int feedd_batch_view(const struct feedd_batch *batch, uint32_t field, struct fee
  * @return FEEDD_E_NOT_FOUND, FEEDD_E_LIMIT (out_bytes is less than the view's), FEEDD_E_DEVICE */
 int feedd_batch_read(const struct feedd_batch *batch, uint32_t field, void *out, size_t out_bytes,
                      struct feedd_error *err);
+
+/* Copies one field as it is into memory of the caller's: on a GPU enqueues that and returns.
+ * @param out          where the batch is, host or the same GPU
+ * @param cuda_stream  on a GPU: what the copy is enqueued on; else NULL
+ * @return FEEDD_E_NOT_FOUND, FEEDD_E_LIMIT (out_bytes is less than the view's), FEEDD_E_STATE (the batch is not held,
+ * or the stream is being captured into a CUDA graph), FEEDD_E_DEVICE */
+int feedd_batch_copy(const struct feedd_batch *batch, uint32_t field, void *out, size_t out_bytes,
+                     struct CUstream_st *cuda_stream, struct feedd_error *err);
+
+/* Lends one field as a DLPack tensor: its bytes where they are, to be read only. The caller has to release the batch
+ * all the same; it goes back when that is done and every tensor of it is deleted, on a GPU when the streams that are
+ * known to read it have got to where they stand then. The tensor's deleter may be called from any thread, at any time,
+ * also after the stream and the client are closed; it waits for nothing. In a forked child it only frees its own copy.
+ * @param versioned    0: a DLManagedTensor, as DLPack 0.8 has it; 1: a DLManagedTensorVersioned of DLPack 1.0, which
+ *                     says that it is read-only
+ * @param cuda_stream  on a GPU: what the tensor is read on; else NULL
+ * @param out          gets the structure, which is the caller's to delete or to hand on
+ * @return FEEDD_E_NOT_FOUND, FEEDD_E_STATE (the batch is not held), FEEDD_E_LIMIT (as feedd_batch_record()),
+ * FEEDD_E_MEMORY */
+int feedd_batch_dlpack(const struct feedd_batch *batch, uint32_t field, int versioned, struct CUstream_st *cuda_stream,
+                       void **out, struct feedd_error *err);
+
+/* A batch that is lent is read on this stream too. @return FEEDD_E_STATE (it isn't lent), FEEDD_E_LIMIT (4 other
+ * streams are known already) */
+int feedd_batch_record(const struct feedd_batch *batch, struct CUstream_st *cuda_stream, struct feedd_error *err);
+
+/* For Python, to which the library is not linked: the destructor of a PyCapsule around such a tensor, which deletes it
+ * unless somebody has taken it.
+ * @param is_valid, get_pointer  PyCapsule_IsValid and PyCapsule_GetPointer
+ * @return a function, for PyCapsule_New() */
+void *feedd_capsule_destructor(int (*is_valid)(void *capsule, const char *name),
+                               void *(*get_pointer)(void *capsule, const char *name));
 
 /* What feedd_normalize() makes of an image field. Begin with FEEDD_NORMALIZE_OPTIONS_INIT.
  *   out = (x - mean * scale) / (std * scale), per channel; mean and std in 0..1 as in torchvision; mean = std = 0.5 and
@@ -240,6 +286,14 @@ int feedd_normalize(const struct feedd_batch *batch, uint32_t field, const struc
  * @param text  FEEDD_TOKEN_TEXT bytes; gets a terminated line of printable ASCII */
 void feedd_stream_token(const struct feedd_stream *stream, char text[FEEDD_TOKEN_TEXT]);
 
+/* Where a token stands: the next sample's epoch and position. @return FEEDD_E_TOKEN: `token` is none */
+int feedd_token_read(const char *token, uint64_t *epoch, uint64_t *position, struct feedd_error *err);
+
+/* The token of the same dataset, order and seed that stands elsewhere: at the start of an epoch, or where a batch's
+ * info says that the next one begins. @return FEEDD_E_TOKEN: `token` is none */
+int feedd_token_move(const char *token, uint64_t epoch, uint64_t position, char out[FEEDD_TOKEN_TEXT],
+                     struct feedd_error *err);
+
 struct feedd_stream_stats {
     uint64_t batches, samples; /* handed out */
     uint64_t wait_ns;          /* that feedd_next() waited for the daemon */
@@ -247,6 +301,7 @@ struct feedd_stream_stats {
     uint32_t ready;            /* batches that are there and not yet taken */
     uint32_t members;          /* of the group, as last told */
     uint32_t reconnects;       /* restarts of the daemon survived */
+    uint32_t away;             /* 1: the daemon has gone, and feedd_next() looks for it */
 };
 void feedd_stream_stats(const struct feedd_stream *stream, struct feedd_stream_stats *out);
 
@@ -288,6 +343,12 @@ struct feedd_verify_progress {
 int feedd_verify(struct feedd_client *client, const char *source, const struct feedd_verify_options *options,
                  int (*progress)(void *arg, const struct feedd_verify_progress *so_far), void *arg, char **out,
                  struct feedd_error *err);
+
+/* What a person would call a sample of the stream's dataset: its path, or file and number.
+ * @param index  as in feedd_batch_info.indices
+ * @param out    gets the text, as the file system has it, to be freed with free()
+ * @return FEEDD_E_NOT_FOUND: there is no such sample; FEEDD_E_CONNECTION: not while the daemon is away */
+int feedd_sample_path(struct feedd_stream *stream, uint64_t index, char **out, struct feedd_error *err);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-/* internal.h - what the files of libfeedd share: the connection (client.c), what goes over it (stream.c, verify.c), and
- * the thread that gives batches back when a GPU has got there (releaser.c).
+/* internal.h - what the files of libfeedd share: the connection (client.c), what goes over it (stream.c, verify.c),
+ * tensors that are lent (dlpack.c), and the thread that gives batches back when a GPU has got there, or the last tensor
+ * is gone (releaser.c).
  *
  * Threads: all is the caller's, but for what is said to be under client->lock. */
 #ifndef FEEDD_INTERNAL_H
@@ -19,23 +20,32 @@
 /* Defined here and not in feedd.h: callers need no attributes. */
 #define FEEDD_API __attribute__((visibility("default")))
 
-/* absent -> ready -> held -> absent, on a GPU by way of returning. */
+/* absent -> ready -> held -> absent, on a GPU by way of returning; when lent: held -> lent -> returning -> absent. */
 enum batch_state {
     BATCH_ABSENT,   /* the daemon's */
     BATCH_READY,    /* announced */
     BATCH_HELD,     /* handed out */
-    BATCH_RETURNING /* given back, as soon as the GPU has passed `mark`: the releaser's */
+    BATCH_LENT,     /* given back, but tensors of it are there */
+    BATCH_RETURNING /* given back, as soon as the GPU has passed its marks: the releaser's */
 };
+
+#define BATCH_STREAMS 4 /* of CUDA, that may read one batch */
 
 /* One slot of a ring as this client sees it. */
 struct feedd_batch {
     struct ring_map *map;
     uint32_t slot;
-    _Atomic int state;                  /* enum batch_state */
-    uint64_t seq;                       /* the daemon's */
-    uint32_t count;                     /* samples: as in the record, checked */
-    struct device_mark *mark;           /* on a GPU, once it has been given back: made once a slot */
-    struct feedd_batch *returning_next; /* under the lock */
+    _Atomic int state; /* enum batch_state */
+    uint64_t seq;      /* the daemon's */
+    uint32_t count;    /* samples: as in the record, checked */
+    /* On a GPU: where its readers stood. Made once a slot; the first mark_count count. */
+    struct device_mark *marks[BATCH_STREAMS];
+    uint32_t mark_count;
+    /* Under the lock, but when it is the releaser's: */
+    struct CUstream_st *streams[BATCH_STREAMS]; /* on a GPU: those that read what is lent, and aren't marked yet */
+    uint32_t stream_count;
+    uint32_t tensors; /* that are lent */
+    struct feedd_batch *returning_next;
 };
 
 /* The rings of one opening of a stream. After a restart of the daemon there is a new one; the old one stays while
@@ -55,7 +65,8 @@ struct ring_map {
     uint32_t *release_slots; /* given back and not yet sent */
     uint64_t *release_seqs;
     uint32_t release_count;
-    uint32_t held;          /* batches handed out */
+    uint32_t held;          /* batches that are HELD */
+    _Atomic uint32_t lent;  /* batches that are LENT; written under the lock */
     uint32_t returning;     /* batches that are RETURNING; under the lock */
     uint64_t next_seq;      /* of the batch to hand out next */
     uint64_t announced_seq; /* of the batch to be announced next; UINT64_MAX: whichever comes first */
@@ -98,6 +109,7 @@ struct feedd_stream {
     uint64_t batches_taken, samples_taken, wait_ns;
     uint32_t reconnects;
     bool ended;
+    bool closed;                     /* by the caller; something of it is still lent */
     struct feedd_error failure;      /* status != 0: the stream failed */
     int poll_fd, event_fd, timer_fd; /* feedd_stream_fd(): -1 until asked for */
     bool signalled, away;            /* event_fd is readable; timer_fd ticks */
@@ -123,7 +135,10 @@ struct feedd_client {
     pthread_cond_t returns, returned;
     pthread_t releaser;
     bool has_releaser;
+    bool lending;                                   /* something was lent */
     bool releaser_stop;                             /* under the lock, as all that follows */
+    bool abandoned;                                 /* closed by the caller: all is the releaser's */
+    uint32_t tensors;                               /* that are lent */
     uint64_t generation;                            /* counts connections */
     struct feedd_batch *returning, **returning_end; /* in the order in which they were given back */
     uint8_t release_packet[WIRE_MAX_PACKET];
@@ -160,11 +175,30 @@ void stream_signal(struct feedd_stream *stream);
 /* The client has a new socket. */
 void stream_poll_socket(struct feedd_stream *stream);
 
+/* Closes streams that the caller has closed and of which nothing is lent any more. */
+void stream_reap(struct feedd_client *client);
+/* Frees a client, its streams and its socket. */
+void client_free(struct feedd_client *client);
+
 /* Gives a batch on a GPU back when `stream` has got to where it stands now. Returns at once.
  * @return 0, and *idle where it has got there already: then the caller gives the batch back; FEEDD_E_STATE (the stream
  * is being captured), FEEDD_E_DEVICE, FEEDD_E_MEMORY: it is still held */
 int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream, bool *idle,
                  struct feedd_error *err);
+/* One tensor more of a batch that is held, read on `stream`. @return 0; FEEDD_E_LIMIT, FEEDD_E_MEMORY */
+int releaser_lend(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream,
+                  struct feedd_error *err);
+/* A batch that is lent is read on `stream`, too. @return 0, FEEDD_E_STATE, FEEDD_E_LIMIT */
+int releaser_record(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream,
+                    struct feedd_error *err);
+/* The caller gives a batch back that was lent.
+ * @return 0 and *done: the rest is the releaser's; or not: it was never read, and goes the usual way; FEEDD_E_LIMIT */
+int releaser_settle(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream, bool *done,
+                    struct feedd_error *err);
+/* A tensor is deleted: any thread, also of a forked child. */
+void releaser_return(struct feedd_batch *batch);
+/* Leaves the client to the releaser if something is lent. @return whether it is */
+bool releaser_abandon(struct feedd_client *client);
 /* Waits until nothing of the stream is on its way back. */
 void releaser_drain(struct feedd_client *client, const struct feedd_stream *stream);
 /* After all streams have been drained: ends the thread. */

@@ -26,6 +26,17 @@ void device_unmap(const struct device *device, void *base)
     (void)base;
 }
 
+int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                struct feedd_error *err)
+{
+    (void)device;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    (void)stream;
+    return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
+}
+
 int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err)
 {
     (void)device;

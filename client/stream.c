@@ -174,10 +174,11 @@ static void map_unmap(struct ring_map *map)
     if (map->meta != NULL)
         munmap(map->meta, map->meta_bytes);
     for (uint32_t i = 0; i < map->depth && map->batches != NULL && ours; i++)
-        if (map->batches[i].mark != NULL) {
-            device_mark_free(map->batches[i].mark);
-            map->batches[i].mark = NULL;
-        }
+        for (int m = 0; m < BATCH_STREAMS; m++)
+            if (map->batches[i].marks[m] != NULL) {
+                device_mark_free(map->batches[i].marks[m]);
+                map->batches[i].marks[m] = NULL;
+            }
     map->opened = NULL;
     map->ring = map->meta = NULL;
 }
@@ -192,12 +193,12 @@ static void map_free(struct ring_map *map)
     free(map);
 }
 
-/* Unmaps older rings of which nothing is held, or on its way back. */
+/* Unmaps older rings of which nothing is held, lent, or on its way back. */
 static void unmap_older(struct feedd_stream *stream)
 {
     for (struct ring_map *map = stream->map->older; map != NULL; map = map->older) {
         pthread_mutex_lock(&stream->client->lock);
-        bool used = map->held > 0 || map->returning > 0;
+        bool used = map->held > 0 || map->lent > 0 || map->returning > 0;
         pthread_mutex_unlock(&stream->client->lock);
         if (!used)
             map_unmap(map);
@@ -353,6 +354,7 @@ static void stream_free(struct feedd_stream *stream)
     free((char *)(uintptr_t)stream->options.resume);
     free((char *)(uintptr_t)stream->options.device);
     free((char *)(uintptr_t)stream->options.group);
+    free((char *)(uintptr_t)stream->options.transform);
     free(stream->source);
     free(stream->text);
     free(stream->class_text);
@@ -399,6 +401,7 @@ static int send_open(struct feedd_stream *stream, struct feedd_error *err)
     open.join = (uint32_t)options->join;
     open.has_gate_timeout_ms = options->gate_timeout_ms != 0;
     open.gate_timeout_ms = options->gate_timeout_ms;
+    open.transform = (char *)(uintptr_t)options->transform;
     open.device = on_gpu ? stream->device.uuid : NULL;
     open.has_device_optional = open.device_optional = on_gpu && stream->device_optional;
     open.device_reason = stream->device_reason[0] != '\0' ? stream->device_reason : NULL;
@@ -446,8 +449,8 @@ static int find_device(struct feedd_stream *stream, struct feedd_error *err)
     return 0;
 }
 
-FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *from,
-                         struct feedd_stream **out, struct feedd_error *err)
+FEEDD_API int feedd_open_begin(struct feedd_client *client, const char *source, const struct feedd_open_options *from,
+                               struct feedd_stream **out, struct feedd_error *err)
 {
     struct feedd_open_options options;
     int status = client_check(client, err);
@@ -455,6 +458,7 @@ FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const 
         status = read_options(from, &options, err);
     if (status != 0)
         return status;
+    stream_reap(client);
     struct feedd_stream *stream = calloc(1, sizeof(*stream));
     if (stream == NULL)
         return error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
@@ -464,21 +468,49 @@ FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const 
     stream->options.resume = copy_text(options.resume);
     stream->options.device = copy_text(options.device);
     stream->options.group = copy_text(options.group);
+    stream->options.transform = copy_text(options.transform);
     stream->source = copy_text(source);
     stream->next = client->streams; /* listed from here on: closing it undoes all */
     client->streams = stream;
     if (stream->source == NULL || (options.resume != NULL && stream->options.resume == NULL) ||
         (options.device != NULL && stream->options.device == NULL) ||
-        (options.group != NULL && stream->options.group == NULL))
+        (options.group != NULL && stream->options.group == NULL) ||
+        (options.transform != NULL && stream->options.transform == NULL))
         status = error_set(err, FEEDD_E_MEMORY, "no memory for a stream");
     else
         status = find_device(stream, err);
     if (status == 0)
         status = send_open(stream, err);
+    if (status != 0)
+        feedd_stream_close(stream);
+    else
+        *out = stream;
+    return status;
+}
+
+FEEDD_API int feedd_open_wait(struct feedd_stream *stream, int timeout_ms, struct feedd_error *err)
+{
+    uint64_t began_ns = client_clock_ns();
+    int status = client_check(stream->client, err);
     while (status == 0 && stream->state == STREAM_OPENING && stream->failure.status == 0)
-        status = client_receive(client, -1, err);
+        status = client_receive(stream->client, client_left_ms(timeout_ms, began_ns), err);
+    if (status == FEEDD_E_TIMEOUT)
+        return error_set(err, status, "'%s' isn't open within %d ms", stream->source, timeout_ms);
     if (status == 0 && stream->failure.status != 0)
         status = error_set(err, stream->failure.status, "%s", stream->failure.message);
+    if (status == 0 && !stream->shown)
+        status = error_set(err, FEEDD_E_CONNECTION, "feedd has gone while it opened '%s'", stream->source);
+    return status;
+}
+
+FEEDD_API int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
+                         struct feedd_stream **out, struct feedd_error *err)
+{
+    struct feedd_stream *stream = NULL;
+    int status = feedd_open_begin(client, source, options, &stream, err);
+    if (status != 0)
+        return status;
+    status = feedd_open_wait(stream, -1, err);
     if (status != 0)
         feedd_stream_close(stream);
     else
@@ -497,9 +529,51 @@ static void finish(struct feedd_stream *stream)
     releaser_drain(stream->client, stream);
 }
 
+/* What is lent stays when the caller closes the stream, and is the tensors' alone from then on.
+ * @return whether something is */
+static bool keep_lent(struct feedd_stream *stream)
+{
+    bool kept = false;
+    for (struct ring_map *map = stream->map; map != NULL; map = map->older)
+        for (uint32_t slot = 0; slot < map->depth; slot++) {
+            struct feedd_batch *batch = &map->batches[slot];
+            kept = kept || batch->tensors > 0;
+            if (batch->tensors > 0 && batch->state == BATCH_HELD) {
+                batch->state = BATCH_LENT;
+                map->held--;
+                map->lent++;
+            }
+        }
+    return kept;
+}
+
+/* Closed by the caller, but not yet to be freed. */
+static bool keep(struct feedd_stream *stream)
+{
+    struct feedd_client *client = stream->client;
+    if (!client->lending)
+        return false;
+    bool ours = client->owner == getpid();
+    if (ours) /* in a forked child it may be held for ever, and nobody else is there */
+        pthread_mutex_lock(&client->lock);
+    stream->closed = keep_lent(stream);
+    if (ours)
+        pthread_mutex_unlock(&client->lock);
+    return stream->closed;
+}
+
+void stream_reap(struct feedd_client *client)
+{
+    for (struct feedd_stream *stream = client->streams, *next; stream != NULL; stream = next) {
+        next = stream->next;
+        if (stream->closed)
+            feedd_stream_close(stream); /* unless something is still lent */
+    }
+}
+
 FEEDD_API void feedd_stream_close(struct feedd_stream *stream)
 {
-    if (stream == NULL)
+    if (stream == NULL || keep(stream))
         return;
     struct feedd_client *client = stream->client;
     for (struct feedd_stream **at = &client->streams; *at != NULL; at = &(*at)->next)
@@ -637,11 +711,12 @@ static void send_releases(struct feedd_stream *stream)
  * hold different batches must not wait for each other. */
 static bool lease_too_old(const struct ring_map *map)
 {
-    if (map->held == 0)
+    if (map->held == 0 && map->lent == 0)
         return false;
     for (uint32_t slot = 0; slot < map->depth; slot++) {
         const struct feedd_batch *batch = &map->batches[slot];
-        if (batch->state == BATCH_HELD && map->next_seq - batch->seq >= map->depth)
+        int state = batch->state;
+        if ((state == BATCH_HELD || state == BATCH_LENT) && map->next_seq - batch->seq >= map->depth)
             return true;
     }
     return false;
@@ -672,6 +747,17 @@ static int come_back(struct feedd_stream *stream, struct feedd_error *err)
     stream->reconnects++;
     int status = send_open(stream, err);
     return status == FEEDD_E_CONNECTION ? FEEDD_E_TIMEOUT : status;
+}
+
+/* A daemon that has gone needs no slot of what is held: then there will be another ring. */
+static bool must_release_first(const struct feedd_stream *stream)
+{
+    struct feedd_client *client = stream->client;
+    if (!lease_too_old(stream->map))
+        return false;
+    while (client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
+        continue;
+    return stream->state == STREAM_OPEN && client->broken.status == 0;
 }
 
 /* Until a batch is there, or there is a reason why none will be. */
@@ -726,6 +812,7 @@ static int take_ready(struct feedd_stream *stream, struct feedd_batch **out, str
     map->held++;
     batch->state = BATCH_HELD;
     batch->count = count;
+    batch->mark_count = batch->stream_count = 0;
     *out = batch;
     return 0;
 }
@@ -762,8 +849,12 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
 {
     if (client_check(stream->client, err) == FEEDD_E_FORK)
         return FEEDD_E_FORK;
+    if (!stream->shown)
+        return error_set(err, FEEDD_E_STATE, "'%s' isn't open yet: feedd_open_wait() says when", stream->source);
+    if (stream->client->lending && stream->map->older != NULL)
+        unmap_older(stream); /* tensors are deleted at any time */
     for (;;) {
-        if (stream->state == STREAM_OPEN && stream->client->broken.status == 0 && lease_too_old(stream->map))
+        if (must_release_first(stream))
             return error_set(err, FEEDD_E_LEASES,
                              "a batch is held that is %u batches old, as many as the ring has: release it first",
                              stream->map->depth);
@@ -808,15 +899,13 @@ FEEDD_API int feedd_release(const struct feedd_batch *handle, struct CUstream_st
     struct feedd_batch *batch = &map->batches[handle->slot];
     if (batch->state != BATCH_HELD)
         return error_set(err, FEEDD_E_STATE, "a batch that is not held is given back");
-    if (map->opened == NULL) {
-        give_back(stream, batch);
-        return 0;
-    }
-    bool idle;
-    int status = releaser_add(stream->client, batch, cuda_stream, &idle, err);
+    bool settled = false, idle = map->opened == NULL;
+    int status = stream->client->lending ? releaser_settle(stream->client, batch, cuda_stream, &settled, err) : 0;
+    if (status == 0 && !settled && !idle)
+        status = releaser_add(stream->client, batch, cuda_stream, &idle, err);
     if (status != 0)
         return status;
-    if (idle) {
+    if (!settled && idle) {
         give_back(stream, batch);
         return 0;
     }
@@ -838,6 +927,8 @@ FEEDD_API void feedd_batch_info(const struct feedd_batch *batch, struct feedd_ba
     out->indices = slot_record_index(record);
     out->flags = slot_record_flags(record, map->layout.batch_size);
     memcpy(out->time_ns, record->time_ns, sizeof(out->time_ns));
+    out->next_epoch = record->next_epoch;
+    out->next_position = record->next_position;
 }
 
 FEEDD_API int feedd_batch_view(const struct feedd_batch *batch, uint32_t number, struct feedd_view *out)
@@ -855,20 +946,47 @@ FEEDD_API int feedd_batch_view(const struct feedd_batch *batch, uint32_t number,
     return 0;
 }
 
+/* A view of a field, and that a caller's memory has room for it. */
+static int view_to_copy(const struct feedd_batch *batch, uint32_t number, size_t out_bytes, struct feedd_view *view,
+                        struct feedd_error *err)
+{
+    const struct ring_map *map = batch->map;
+    if (client_check(map->stream->client, err) == FEEDD_E_FORK)
+        return FEEDD_E_FORK;
+    if (feedd_batch_view(batch, number, view) != 0)
+        return error_set(err, FEEDD_E_NOT_FOUND, "field %u: there are %u", number, map->layout.field_count);
+    if (out_bytes < view->bytes)
+        return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %llu are needed", out_bytes,
+                         (unsigned long long)view->bytes);
+    return 0;
+}
+
 FEEDD_API int feedd_batch_read(const struct feedd_batch *batch, uint32_t number, void *out, size_t out_bytes,
                                struct feedd_error *err)
 {
     struct feedd_view view;
     const struct ring_map *map = batch->map;
-    if (client_check(map->stream->client, err) == FEEDD_E_FORK)
-        return FEEDD_E_FORK;
-    if (feedd_batch_view(batch, number, &view) != 0)
-        return error_set(err, FEEDD_E_NOT_FOUND, "field %u: there are %u", number, map->layout.field_count);
-    if (out_bytes < view.bytes)
-        return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %llu are needed", out_bytes,
-                         (unsigned long long)view.bytes);
+    int status = view_to_copy(batch, number, out_bytes, &view, err);
+    if (status != 0)
+        return status;
     if (map->opened != NULL)
         return device_read(&map->stream->device, out, view.data, view.bytes, err);
+    memcpy(out, view.data, view.bytes);
+    return 0;
+}
+
+FEEDD_API int feedd_batch_copy(const struct feedd_batch *batch, uint32_t number, void *out, size_t out_bytes,
+                               struct CUstream_st *cuda_stream, struct feedd_error *err)
+{
+    struct feedd_view view;
+    const struct ring_map *map = batch->map;
+    int status = view_to_copy(batch, number, out_bytes, &view, err);
+    if (status == 0 && batch->state != BATCH_HELD)
+        status = error_set(err, FEEDD_E_STATE, "a batch that is not held is copied");
+    if (status != 0)
+        return status;
+    if (map->opened != NULL)
+        return device_copy(&map->stream->device, out, view.data, view.bytes, cuda_stream, err);
     memcpy(out, view.data, view.bytes);
     return 0;
 }
@@ -878,14 +996,39 @@ FEEDD_API void feedd_stream_token(const struct feedd_stream *stream, char text[F
     token_format(&stream->token, text);
 }
 
+FEEDD_API int feedd_token_read(const char *text, uint64_t *epoch, uint64_t *position, struct feedd_error *err)
+{
+    struct token token;
+    int status = token_parse(text, &token, err);
+    if (status != 0)
+        return status;
+    *epoch = token.epoch;
+    *position = token.position;
+    return 0;
+}
+
+FEEDD_API int feedd_token_move(const char *text, uint64_t epoch, uint64_t position, char out[FEEDD_TOKEN_TEXT],
+                               struct feedd_error *err)
+{
+    struct token token;
+    int status = token_parse(text, &token, err);
+    if (status != 0)
+        return status;
+    token.epoch = epoch;
+    token.position = position;
+    token_format(&token, out);
+    return 0;
+}
+
 FEEDD_API void feedd_stream_stats(const struct feedd_stream *stream, struct feedd_stream_stats *out)
 {
     *out = (struct feedd_stream_stats){.batches = stream->batches_taken,
                                        .samples = stream->samples_taken,
                                        .wait_ns = stream->wait_ns,
-                                       .ready = stream->map->ready_count,
+                                       .ready = stream->map != NULL ? stream->map->ready_count : 0,
                                        .members = stream->members,
-                                       .reconnects = stream->reconnects};
+                                       .reconnects = stream->reconnects,
+                                       .away = stream->client->broken.status != 0};
     for (const struct ring_map *map = stream->map; map != NULL; map = map->older)
-        out->held += map->held;
+        out->held += map->held + map->lent;
 }

@@ -61,6 +61,7 @@ static const char usage[] =
     "  --members N       of the group\n"
     "  --join J          now, gate (wait for all members; default with --members) or next-epoch\n"
     "  --device D        where the batches are: host (default), cuda, cuda:N, a GPU's UUID, or auto\n"
+    "  --transform T     what is made of images, in place of what is configured: '{resize: 256, center_crop: 224}'\n"
     "  --reconnect       go on after a restart of the daemon\n"
     "  --pause MS        wait before each batch is given back, as a training step would\n"
     "  --json            one JSON object a line\n";
@@ -91,6 +92,7 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
         {"members", required_argument, NULL, 'M'},
         {"join", required_argument, NULL, 'J'},
         {"device", required_argument, NULL, 'D'},
+        {"transform", required_argument, NULL, 'T'},
         {"reconnect", no_argument, NULL, 'C'},
         {"pause", required_argument, NULL, 'P'},
         {"json", no_argument, NULL, 'j'},
@@ -168,6 +170,9 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
             break;
         case 'D':
             open->device = optarg;
+            break;
+        case 'T':
+            open->transform = optarg;
             break;
         case 'C':
             open->reconnect = 1;

@@ -50,7 +50,8 @@ struct pool {
     pthread_cond_t work;
     struct list turns; /* queues that have batches, the next one's turn first */
     struct task_queue tasks, background;
-    uint32_t background_busy; /* workers at background tasks, but for those that were given up */
+    uint32_t tasks_busy;      /* workers at other tasks, but for those that were given up */
+    uint32_t background_busy; /* and at background tasks */
     uint64_t owed_ns;         /* what streams are to get of the workers' time before another background task */
     uint32_t idle;            /* workers that wait */
     bool stopping;
@@ -97,10 +98,15 @@ static struct pool_task *take_first(struct task_queue *queue)
     return task;
 }
 
-/* Under the lock. @return NULL when no task's turn has come */
+/* Under the lock. Beside streams tasks leave one worker to them: making and freeing large rings takes seconds.
+ * @return NULL when no task's turn has come */
 static struct pool_task *take_task(struct pool *pool)
 {
-    struct pool_task *task = take_first(&pool->tasks);
+    struct pool_task *task = NULL;
+    if (list_empty(&pool->turns) || pool->worker_count == 1 || pool->tasks_busy + 1 < pool->worker_count)
+        task = take_first(&pool->tasks);
+    if (task != NULL)
+        pool->tasks_busy++;
     if (task == NULL && (list_empty(&pool->turns) || (pool->background_busy == 0 && pool->owed_ns == 0))) {
         task = take_first(&pool->background);
         if (task != NULL)
@@ -109,14 +115,18 @@ static struct pool_task *take_task(struct pool *pool)
     return task;
 }
 
-/* Under the lock: a worker has spent so long at a run, or at a background task. */
-static void settle(struct pool *pool, const struct worker *worker, bool background, uint64_t spent_ns)
+/* Under the lock: a worker has spent so long at a run, or at a task, which may be gone. */
+static void settle(struct pool *pool, const struct worker *worker, bool run, bool background, uint64_t spent_ns)
 {
-    if (!background) {
+    if (run) {
         pool->owed_ns -= spent_ns < pool->owed_ns ? spent_ns : pool->owed_ns;
-    } else if (!worker->given_up) {
+    } else if (worker->given_up) { /* give_up() has counted it */
+        return;
+    } else if (background) {
         pool->background_busy--;
         pool->owed_ns = spent_ns;
+    } else {
+        pool->tasks_busy--;
     }
 }
 
@@ -162,8 +172,7 @@ static void *worker_main(void *arg)
         pthread_mutex_lock(&pool->lock);
         worker->batch = NULL;
         worker->task = NULL;
-        if (batch != NULL || background)
-            settle(pool, worker, background, now - began);
+        settle(pool, worker, batch != NULL, background, now - began);
         began = now;
     }
     pthread_mutex_unlock(&pool->lock);
@@ -256,8 +265,8 @@ static void give_up(struct worker *worker, uint32_t ms, void (*stuck)(struct bat
     worker->given_up = true;
     struct batch *batch = worker->batch; /* in flight as long as this worker is at it, and so is its task */
     struct pool_task *task = worker->task;
-    if (task != NULL && task->background)
-        pool->background_busy--;
+    if (task != NULL)
+        *(task->background ? &pool->background_busy : &pool->tasks_busy) -= 1;
     pthread_mutex_unlock(&pool->lock);
     list_remove(&worker->node);
     list_append(&pool->given_up, &worker->node);

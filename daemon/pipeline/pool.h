@@ -3,7 +3,7 @@
  * Work comes in two kinds. A *run* is some samples of one batch, worth about 100 us: one photo, or a batch of digits.
  * Batches wait in a queue a stream; workers take a run from each queue in turn, so that a stream with small samples
  * doesn't stand behind one with large ones. A *task* is one slow call (index a dataset, make or free a ring); tasks go
- * first, since a client waits for each.
+ * first, since a client waits for each, but beside streams they leave one worker to those.
  *
  * A *background* task is work that no stream waits for, some milliseconds of it. Where no stream has work, every worker
  * takes them. Beside streams one worker at a time does, and then streams get as much of the workers' time as the task

@@ -21,6 +21,7 @@
 #include "error.h"
 
 #define FILE_MAX_BYTES (1u << 20)
+#define TEXT_MAX_BYTES 4096u
 #define NESTING_MAX    16 /* more than any key needs; libyaml takes minutes over a megabyte of brackets */
 
 /* Errors. */
@@ -430,7 +431,21 @@ int conf_init(struct conf_walk *w, const char *path, struct feedd_error *err)
     return file_load(path, FILE_MAX_BYTES, "a configuration's limit", &w->text, &w->text_bytes, err);
 }
 
-int conf_parse(struct conf_walk *w, const struct conf_key *keys, void *root)
+int conf_init_text(struct conf_walk *w, const char *name, const char *text, struct feedd_error *err)
+{
+    *w = (struct conf_walk){.path = name, .text_bytes = strlen(text), .err = err};
+    file_shown(name, w->file);
+    if (w->text_bytes > TEXT_MAX_BYTES)
+        return error_set(err, FEEDD_E_LIMIT, "%s: a text of %" PRIu64 " bytes; allowed: at most %u", name,
+                         w->text_bytes, TEXT_MAX_BYTES);
+    w->text = strdup(text);
+    return w->text != NULL ? 0 : conf_no_memory(w);
+}
+
+/* @param root_parse  gets the document's root; is not called for nothing but comments */
+static int parse(struct conf_walk *w, const struct conf_key *keys,
+                 int (*root_parse)(struct conf_walk *w, const struct conf_key *keys, yaml_node_t *node, void *field),
+                 void *root)
 {
     yaml_parser_t parser;
     int rc = check_events(w);
@@ -440,15 +455,31 @@ int conf_parse(struct conf_walk *w, const struct conf_key *keys, void *root)
     if (rc != 0)
         return rc;
     if (yaml_parser_load(&parser, &w->document)) {
-        yaml_node_t *node = yaml_document_get_root_node(&w->document); /* NULL: nothing but comments */
+        yaml_node_t *node = yaml_document_get_root_node(&w->document);
         if (node != NULL)
-            rc = conf_mapping(w, keys, node, node, &w->section, root);
+            rc = root_parse(w, keys, node, root);
         yaml_document_delete(&w->document);
     } else {
         rc = parser_error(w, &parser);
     }
     yaml_parser_delete(&parser);
     return rc;
+}
+
+static int parse_sections(struct conf_walk *w, const struct conf_key *keys, yaml_node_t *node, void *root)
+{
+    return conf_mapping(w, keys, node, node, &w->section, root);
+}
+
+int conf_parse(struct conf_walk *w, const struct conf_key *keys, void *root)
+{
+    return parse(w, keys, parse_sections, root);
+}
+
+int conf_parse_value(struct conf_walk *w, const struct conf_key *key, void *field)
+{
+    w->section = key->name;
+    return parse(w, key, key->parse, field);
 }
 
 void conf_done(struct conf_walk *w)

@@ -57,10 +57,17 @@ struct conf_key {
  * @return 0; FEEDD_E_NOT_FOUND, _ACCESS, _IO, _LIMIT (larger than 1 MiB), _MEMORY. conf_done() is due either way */
 int conf_init(struct conf_walk *w, const char *path, struct feedd_error *err);
 
+/* In place of a file: a text, which is copied. @param name  stands for the path, in messages; borrowed likewise
+ * @return 0; FEEDD_E_LIMIT (longer than 4 KiB), FEEDD_E_MEMORY. conf_done() is due either way */
+int conf_init_text(struct conf_walk *w, const char *name, const char *text, struct feedd_error *err);
+
 /* Walks the file: one document, without anchors, aliases and tags, not nested deeply; its root by `keys`. A file of
  * nothing but comments fills nothing.
  * @param root  the struct of `keys`; parsers find it in w->root */
 int conf_parse(struct conf_walk *w, const struct conf_key *keys, void *root);
+
+/* Walks a text that is one value, in place of a mapping of sections: by `key`, which messages name. */
+int conf_parse_value(struct conf_walk *w, const struct conf_key *key, void *field);
 void conf_done(struct conf_walk *w);
 
 /* Errors. */

@@ -704,6 +704,29 @@ out:
     return rc;
 }
 
+int config_transform_text(const char *text, struct transform_spec *out, struct feedd_error *err)
+{
+    static const struct conf_key key = {"transform", 0, config_transform, 0, 0, 0};
+    struct transform_spec spec = {.kind = TRANSFORM_NONE};
+    struct conf_walk w;
+    int rc = conf_init_text(&w, "request", text, err);
+    if (rc == 0)
+        rc = conf_parse_value(&w, &key, &spec);
+    conf_done(&w);
+    if (rc == 0) { /* how images are read stands beside it, and stays */
+        spec.fast = out->fast;
+        spec.ignore_orientation = out->ignore_orientation;
+        spec.accept_truncated = out->accept_truncated;
+        spec.channels = out->channels;
+        *out = spec;
+    }
+    if (rc != 0 && err != NULL) /* it is logged, and quotes what a client has sent */
+        for (char *c = err->message; *c != '\0'; c++)
+            if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
+                *c = '?';
+    return rc;
+}
+
 void config_free(struct config *config)
 {
     if (config == NULL)

@@ -125,6 +125,11 @@ int config_load(const char *path, struct config **out, struct feedd_error *err);
 int config_empty(struct config **out, struct feedd_error *err);
 void config_free(struct config *config);
 
+/* What stands behind `transform:`, as a client sends it: by the same parser, and as strict. What stands beside it in a
+ * file (decode, orientation, truncated, channels) is left as it is in *out.
+ * @return 0 and *out; FEEDD_E_ARGUMENT, FEEDD_E_LIMIT, FEEDD_E_MEMORY */
+int config_transform_text(const char *text, struct transform_spec *out, struct feedd_error *err);
+
 /* By name, or NULL. A stream and a dataset may have the same name. */
 const struct reader_config *config_dataset(const struct config *config, const char *name);
 const struct config_stream *config_stream(const struct config *config, const char *name);

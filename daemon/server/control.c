@@ -22,6 +22,8 @@
 #include "token.h"
 #include "verification.h"
 
+#define SAMPLE_PATH_MAX 8192 /* bytes: a root and what is below it */
+
 /* ---- streams of a connection ---- */
 
 static struct stream *stream_of(const struct attachment *attachment)
@@ -476,6 +478,11 @@ static int resolve(const struct connection *connection, const Feedd__Open *open,
             return error_set(err, FEEDD_E_ARGUMENT, "depth %u: allowed are 2 to %u", open->depth, FEEDD_MAX_DEPTH);
         spec->depth = open->depth;
     }
+    if (open->transform != NULL) {
+        status = config_transform_text(open->transform, &spec->transform, err);
+        if (status != 0)
+            return status;
+    }
     if (order_name(spec->order.order) == NULL)
         return error_set(err, FEEDD_E_ARGUMENT, "order %d: allowed are 1 (sequential) and 2 (shuffle)",
                          spec->order.order);
@@ -633,6 +640,34 @@ static int handle_verify(struct connection *connection, const Feedd__Verify *mes
     return 0;
 }
 
+/* What a person would call a sample. */
+static int sample_path(struct connection *connection, uint32_t number, uint64_t index, char **out,
+                       struct feedd_error *err)
+{
+    struct attachment *attachment;
+    if (!find_attachment(connection, number, &attachment) || attachment == NULL)
+        return error_set(err, FEEDD_E_NOT_FOUND, "stream %u isn't open: it has no samples to name", number);
+    const struct reader *reader = stream_of(attachment)->reader;
+    if (index >= reader->sample_count)
+        return error_set(err, FEEDD_E_NOT_FOUND, "sample %llu: the dataset has %llu, the first is 0",
+                         (unsigned long long)index, (unsigned long long)reader->sample_count);
+    *out = malloc(SAMPLE_PATH_MAX);
+    if (*out == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for a path");
+    reader->ops->path(reader, index, *out, SAMPLE_PATH_MAX);
+    return 0;
+}
+
+/* @return 0 and *text, to be freed */
+static int write_report(struct connection *connection, const Feedd__Status *message, char **text,
+                        struct feedd_error *err)
+{
+    if (message->has_stream)
+        return sample_path(connection, message->stream, message->index, text, err);
+    *text = message->errors ? report_errors(connection) : report_status(connection);
+    return *text != NULL ? 0 : error_set(err, FEEDD_E_MEMORY, "no memory for a status report");
+}
+
 static int handle_status(struct connection *connection, const Feedd__Status *status_message, struct feedd_error *reason)
 {
     struct feedd_error err;
@@ -640,10 +675,11 @@ static int handle_status(struct connection *connection, const Feedd__Status *sta
         return error_set(reason, FEEDD_E_PROTOCOL, "STATUS with request 0: requests are numbered from 1");
     int fd = -1;
     uint8_t *memory;
-    char *text = status_message->errors ? report_errors(connection) : report_status(connection);
+    char *text = NULL;
+    int status = write_report(connection, status_message, &text, &err);
     size_t bytes = text != NULL ? strlen(text) : 0;
-    int status = text == NULL ? error_set(&err, FEEDD_E_MEMORY, "no memory for a status report")
-                              : backend_memfd_new("feedd-report", bytes, &fd, &memory, &err);
+    if (status == 0)
+        status = backend_memfd_new("feedd-report", bytes, &fd, &memory, &err);
     if (status == 0) {
         memcpy(memory, text, bytes);
         munmap(memory, bytes);

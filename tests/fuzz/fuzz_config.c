@@ -54,6 +54,25 @@ static void check_refusal(const struct feedd_error *err, int status, const char 
     FUZZ_CHECK(status != FEEDD_E_ARGUMENT || isdigit((unsigned char)err->message[length + 1]));
 }
 
+/* The same bytes as a transform that a client sends. */
+static void check_text(const uint8_t *data, size_t size)
+{
+    struct transform_spec spec = {.kind = 77};
+    struct feedd_error err;
+    char *text = strndup((const char *)data, size);
+    FUZZ_CHECK(text != NULL);
+    int status = config_transform_text(text, &spec, &err);
+    free(text);
+    if (status == 0) {
+        FUZZ_CHECK(transform_check(&spec) == NULL);
+        return;
+    }
+    FUZZ_CHECK(spec.kind == 77);
+    check_refusal(&err, status, "request");
+    for (const char *c = err.message; *c != '\0'; c++)
+        FUZZ_CHECK(*c >= 0x20 && *c < 0x7F);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static struct fuzz_file file;
@@ -69,6 +88,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         FUZZ_CHECK(config == NULL);
         check_refusal(&err, status, file.path);
     }
+    check_text(data, size);
     FUZZ_CHECK(fuzz_next_fd() == next_fd);
     return 0;
 }

@@ -868,6 +868,8 @@ static void on_report(const Feedd__Report *report, const struct wire_packet *pac
     FUZZ_CHECK(packet->fd_count == 1 && report->bytes < sizeof(text));
     check_sealed(packet->fds[0], report->bytes);
     read_at(packet->fds[0], text, report->bytes, 0);
+    if (report->bytes > 0 && text[0] != '{') /* a sample's path, or a file and a number */
+        return;
     json_t *json = json_loadb(text, report->bytes, 0, NULL), *error;
     size_t i;
     FUZZ_CHECK(json != NULL);

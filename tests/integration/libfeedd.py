@@ -33,7 +33,7 @@ class Options(Structure):
         ("seed", c_uint64), ("has_epochs", c_int32), ("rank", c_uint32), ("epochs", c_uint64), ("world_size", c_uint32),
         ("depth", c_uint32), ("resume", c_char_p), ("resume_force", c_int32), ("share", c_int32), ("device", c_char_p),
         ("group", c_char_p), ("members", c_uint32), ("join", c_int32), ("gate_timeout_ms", c_uint32),
-        ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32),
+        ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32), ("transform", c_char_p),
     ]  # fmt: skip
 
 
@@ -57,6 +57,7 @@ class BatchInfo(Structure):
     _fields_ = [
         ("seq", c_uint64), ("epoch", c_uint64), ("position", c_uint64), ("count", c_uint32), ("valid", c_uint32),
         ("indices", POINTER(c_int64)), ("flags", POINTER(c_uint32)), ("time_ns", c_uint64 * TIMES),
+        ("next_epoch", c_uint64), ("next_position", c_uint64),
     ]  # fmt: skip
 
 
@@ -87,6 +88,7 @@ class Stats(Structure):
         ("ready", c_uint32),
         ("members", c_uint32),
         ("reconnects", c_uint32),
+        ("away", c_uint32),
     ]
 
 
@@ -100,6 +102,8 @@ def load(path):
         ("connect", c_int, c_char_p, POINTER(c_void_p), POINTER(Error)),
         ("client_close", None, c_void_p),
         ("open", c_int, c_void_p, c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)),
+        ("open_begin", c_int, c_void_p, c_char_p, POINTER(Options), POINTER(c_void_p), POINTER(Error)),
+        ("open_wait", c_int, c_void_p, c_int, POINTER(Error)),
         ("stream_close", None, c_void_p),
         ("stream_schema", POINTER(Schema), c_void_p),
         ("next", c_int, c_void_p, c_int, POINTER(c_void_p), POINTER(Error)),
@@ -107,6 +111,12 @@ def load(path):
         ("stream_fd", c_int, c_void_p, POINTER(Error)),
         ("batch_info", None, c_void_p, POINTER(BatchInfo)),
         ("batch_view", c_int, c_void_p, c_uint32, POINTER(View)),
+        ("batch_copy", c_int, c_void_p, c_uint32, c_void_p, c_size_t, c_void_p, POINTER(Error)),
+        ("batch_dlpack", c_int, c_void_p, c_uint32, c_int, c_void_p, POINTER(c_void_p), POINTER(Error)),
+        ("batch_record", c_int, c_void_p, c_void_p, POINTER(Error)),
+        ("token_read", c_int, c_char_p, POINTER(c_uint64), POINTER(c_uint64), POINTER(Error)),
+        ("token_move", c_int, c_char_p, c_uint64, c_uint64, c_char_p, POINTER(Error)),
+        ("sample_path", c_int, c_void_p, c_uint64, POINTER(c_void_p), POINTER(Error)),
         ("stream_token", None, c_void_p, c_char_p),
         ("stream_stats", None, c_void_p, POINTER(Stats)),
         ("status_json", c_int, c_void_p, POINTER(c_void_p), POINTER(Error)),
@@ -135,6 +145,12 @@ def check(status, error):
         raise Failure(error)
 
 
+def take_text(text):
+    value = ctypes.string_at(text)
+    libc.free(text)
+    return value
+
+
 class Client:
     def __init__(self, path):
         handle, error = c_void_p(), Error()
@@ -147,9 +163,7 @@ class Client:
     def status_json(self):
         text, error = c_void_p(), Error()
         check(lib.feedd_status_json(self.handle, byref(text), byref(error)), error)
-        value = ctypes.string_at(text)
-        libc.free(text)
-        return value
+        return take_text(text)
 
     def close(self):
         lib.feedd_client_close(self.handle)

@@ -9,6 +9,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -522,6 +523,243 @@ def normalize(path, dataset):
         arguments = {"dtype": 5, "nchw": 1, "out": poison, **changes}
         assert words in fails(status, lambda arguments=arguments: call(**arguments)), words
     assert (poison == 7).all()
+    client.close()
+
+
+@scenario
+def open_in_two_steps(path, dataset):
+    client = Client(path)
+    stream, error = ctypes.c_void_p(), libfeedd.Error()
+
+    def begin(source):
+        libfeedd.check(lib.feedd_open_begin(client.handle, source, None, ctypes.byref(stream), ctypes.byref(error)), error)
+
+    def wait(timeout_ms):
+        libfeedd.check(lib.feedd_open_wait(stream, timeout_ms, ctypes.byref(error)), error)
+
+    begin(b"small")
+    handle = ctypes.c_void_p(7)
+    assert lib.feedd_next(stream, 0, ctypes.byref(handle), None) == libfeedd.E_STATE and handle.value == 7
+    lib.feedd_stream_stats(stream, ctypes.byref(libfeedd.Stats()))
+    for _ in range(10000):
+        try:
+            wait(0)
+            break
+        except Failure as failure:
+            assert failure.status == libfeedd.E_TIMEOUT
+    wait(-1)  # it is open
+    lib.feedd_stream_close(stream)
+    begin(b"nothing")
+    assert "nothing" in fails(libfeedd.E_NOT_FOUND, wait, -1)
+    lib.feedd_stream_close(stream)
+    begin(b"named")
+    lib.feedd_stream_close(stream)  # given up
+    read(client.open("small"), dataset, 3)
+    client.close()
+
+
+@scenario
+def copy_paths_and_tokens(path, dataset):
+    client = Client(path)
+    stream = client.open("small", batch_size=100, seed=3, order=oracle.SHUFFLE)
+    error = libfeedd.Error()
+    for step in range(12):
+        batch = stream.next()
+        i = info(batch)
+        assert (i.next_epoch, i.next_position) == divmod((step + 1) * 100, 1000)
+        for number in range(3):
+            out = ctypes.create_string_buffer(view(batch, number).bytes)
+            assert lib.feedd_batch_copy(batch, number, out, len(out), None, ctypes.byref(error)) == 0
+            assert out.raw == data(batch, number)
+            assert lib.feedd_batch_copy(batch, number, out, len(out) - 1, None, None) == libfeedd.E_LIMIT
+        assert lib.feedd_batch_copy(batch, 3, out, len(out), None, None) == libfeedd.E_NOT_FOUND
+        stream.release(batch)
+        assert lib.feedd_batch_copy(batch, 2, out, len(out), None, None) == libfeedd.E_STATE
+    moved = ctypes.create_string_buffer(128)
+    assert lib.feedd_token_move(stream.token(), 7, 300, moved, ctypes.byref(error)) == 0
+    was, at = oracle.Token.parse(stream.token().decode()), oracle.Token.parse(moved.value.decode())
+    assert (at.epoch, at.position, at.seed, at.fingerprint) == (7, 300, 3, was.fingerprint)
+    epoch, position = ctypes.c_uint64(1), ctypes.c_uint64(2)
+    assert lib.feedd_token_read(b"feedd1.", ctypes.byref(epoch), ctypes.byref(position), None) == libfeedd.E_TOKEN
+    assert (epoch.value, position.value) == (1, 2)
+    assert lib.feedd_token_read(moved.value, ctypes.byref(epoch), ctypes.byref(position), None) == 0
+    assert (epoch.value, position.value) == (7, 300)
+    assert lib.feedd_token_move(b"nonsense", 7, 300, moved, None) == libfeedd.E_TOKEN
+
+    def name(index):
+        text = ctypes.c_void_p()
+        libfeedd.check(lib.feedd_sample_path(stream.handle, index, ctypes.byref(text), ctypes.byref(error)), error)
+        return libfeedd.take_text(text).decode()
+
+    assert name(999) == f"{dataset.images_path}[999]"
+    assert "1000" in fails(libfeedd.E_NOT_FOUND, name, 1000)
+    client.close()
+
+
+@scenario
+def transform(path, dataset):
+    """As feedd.conf's; a text that is none is refused with what is wrong in it."""
+    client = Client(path)
+    for text, words in (
+        (b"{flip: 1.5}", ("request:1: transform.flip", "1.5")),
+        (b"{resize: 7, nonsense: 1}", ("nonsense", "resize")),
+        (b"{resize: [", ("not YAML",)),
+        (b"resize", ("mapping",)),
+        (b"{flip: &a 1}", ("anchor",)),
+        (b"{flip: 0}" + b" " * 5000, ("5009 bytes",)),
+        (b"{resize: 0, center_crop: 4}", ("transform.resize",)),
+    ):
+        status = libfeedd.E_LIMIT if len(text) > 4096 else libfeedd.E_ARGUMENT
+        message = fails(status, lambda text=text: client.open("small", transform=text))
+        assert all(word in message for word in words), message
+    read(client.open("small", transform=b"{}"), dataset, 2)
+    read(client.open("small", transform=b"# nothing"), dataset, 2)
+    batch = client.open("small", transform=b'{"flip": 1}', batch_size=50).next()
+    images = numpy.frombuffer(data(batch, 0), numpy.uint8).reshape(50, 6, 5, 1)
+    assert numpy.array_equal(images, dataset.images[:50, :, ::-1])
+    client.open("small", transform=b"{flip: 1}", share=2, group=b"g")
+    assert "transform" in fails(libfeedd.E_ARGUMENT, lambda: client.open("small", share=2, group=b"g"))
+    client.open("small", transform=b"{'flip': 1.0}", share=2, group=b"g")
+    client.close()
+
+
+class Tensor:
+    """What is lent: a DLManagedTensor, read and deleted by hand."""
+
+    class Legacy(ctypes.Structure):
+        _fields_ = [
+            ("data", ctypes.c_void_p), ("device", ctypes.c_int32 * 2), ("ndim", ctypes.c_int32),
+            ("dtype", ctypes.c_uint8 * 2), ("lanes", ctypes.c_uint16), ("shape", ctypes.POINTER(ctypes.c_int64)),
+            ("strides", ctypes.POINTER(ctypes.c_int64)), ("offset", ctypes.c_uint64),
+            ("context", ctypes.c_void_p), ("deleter", ctypes.CFUNCTYPE(None, ctypes.c_void_p)),
+        ]  # fmt: skip
+
+    def __init__(self, batch, field=0):
+        out, error = ctypes.c_void_p(), libfeedd.Error()
+        libfeedd.check(lib.feedd_batch_dlpack(batch, field, 0, None, ctypes.byref(out), ctypes.byref(error)), error)
+        self.address, self.fields = out.value, self.Legacy.from_address(out.value)
+        assert list(self.fields.device) == [1, 0] and self.fields.lanes == 1 and self.fields.offset == 0
+        self.bytes = view(batch, field).bytes
+
+    def data(self):
+        return ctypes.string_at(self.fields.data, self.bytes)
+
+    def delete(self):
+        self.fields.deleter(self.address)
+
+
+@scenario
+def lent(path, dataset):
+    """A batch goes back when it is released and its last tensor deleted, in whatever order and on whatever thread."""
+    client = Client(path)
+    stream = client.open("small", depth=4, batch_size=50)
+    held = []
+    for _ in range(3):
+        batch = stream.next()
+        i = info(batch)
+        held.append((list(i.indices[:50]), [Tensor(batch), Tensor(batch, 1), Tensor(batch)]))
+        stream.release(batch)
+        fails(libfeedd.E_STATE, stream.release, batch)
+        fails(libfeedd.E_STATE, Tensor, batch)
+    assert list(held[0][1][0].fields.shape[:4]) == [50, 6, 5, 1] and list(held[0][1][0].fields.strides[:4]) == [30, 5, 1, 1]
+    assert list(held[0][1][0].fields.dtype) == [1, 8] and list(held[0][1][1].fields.dtype) == [0, 64]
+    assert stream.stats().held == 3
+    stream.release(stream.next())
+    fails(libfeedd.E_LEASES, stream.next)
+    for indices, tensors in held:
+        expected = dataset.fields(indices)
+        assert [t.data() for t in tensors] == [expected[name] for name in ("image", "label", "image")]
+    thread = threading.Thread(target=lambda: [t.delete() for t in held[0][1]])
+    thread.start()
+    thread.join()
+    read(stream, dataset, 1)
+    fails(libfeedd.E_LEASES, stream.next)
+    for _, tensors in held[1:]:
+        for tensor in tensors:
+            tensor.delete()
+    read(stream, dataset, 50)
+    batch = stream.next()  # deleted before it is released
+    Tensor(batch).delete()
+    compare(batch, dataset)
+    stream.release(batch)
+    read(stream, dataset, 50)
+    client.close()
+
+
+@scenario
+def lent_beyond_the_end(path, dataset):
+    """Stream and client are closed; the tensors stay, and with the last of them everything goes."""
+    other = Client(path)
+    before = counts()
+    for close_stream, release in (False, False), (True, True), (True, False), (False, True):
+        client = Client(path)
+        group = {"share": 2, "group": b"lent", "members": 2, "depth": 4, "batch_size": 50}
+        stream, member = client.open("small", **group), other.open("small", **group)
+        batches = [stream.next() for _ in range(3)]
+        tensors = [Tensor(batch) for batch in batches[:2]]
+        expected = [dataset.fields(info(batch).indices[:50])["image"] for batch in batches[:2]]
+        for batch in batches[:2] if release else []:
+            stream.release(batch)
+        if close_stream:
+            stream.close()
+            read(client.open("small"), dataset, 3)
+        client.close()
+        taken = 0
+        while True:  # a member that went on would overwrite them
+            try:
+                member.release(member.next(300))
+                taken += 1
+            except Failure as failure:
+                assert failure.status == libfeedd.E_TIMEOUT and taken == 4, failure
+                break
+        assert [t.data() for t in tensors] == expected
+        tensors[0].delete()
+        assert tensors[1].data() == expected[1]
+        tensors[1].delete()
+        for _ in range(20):
+            member.release(member.next())
+        member.close()
+    deadline = time.monotonic() + 10
+    while counts() != before:
+        assert time.monotonic() < deadline, (counts(), before)
+        time.sleep(0.01)
+    read(other.open("small"), dataset, 3)
+    other.close()
+    with open("/proc/self/maps") as maps:
+        assert "feedd-" not in maps.read()
+
+
+def counts():
+    """Of descriptors and threads."""
+    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+
+@scenario
+def lent_and_forked(path, dataset):
+    """The child reads what was lent, deletes it and closes everything; the parent notices nothing."""
+    client = Client(path)
+    stream = client.open("small", depth=4, batch_size=50)
+    batch = stream.next()
+    tensor, expected = Tensor(batch), data(batch, 0)
+    stream.release(batch)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            assert tensor.data() == expected
+            stream.close()
+            client.close()
+            assert tensor.data() == expected
+            tensor.delete()
+            code = 0
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    read(stream, dataset, 2)
+    assert tensor.data() == expected
+    tensor.delete()
+    read(stream, dataset, 20)
     client.close()
 
 

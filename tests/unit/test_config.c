@@ -880,12 +880,24 @@ START_TEST(transforms)
         snprintf(text, sizeof(text), TRAIN "    transform: %s\n", good[i].text);
         struct config *c = load(text);
         spec_is(&c->streams[0].transform, &good[i].spec, good[i].text);
+        struct transform_spec sent = {.kind = 77};
+        ck_assert_int_eq(config_transform_text(good[i].text, &sent, NULL), 0);
+        ck_assert_int_eq(memcmp(&sent, &c->streams[0].transform, sizeof(sent)), 0);
         config_free(c);
     }
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         snprintf(text, sizeof(text), TRAIN "    transform: %s\n", bad[i].text);
         snprintf(due, sizeof(due), ":9: streams.train.transform%s", bad[i].message);
         refuse(text, due);
+        struct transform_spec sent = {.kind = 77};
+        struct feedd_error err;
+        ck_assert_int_eq(config_transform_text(bad[i].text, &sent, &err), FEEDD_E_ARGUMENT);
+        snprintf(due, sizeof(due), "request:1: transform%s", bad[i].message);
+        char *line = strstr(due, "in line 9"); /* which is the file's */
+        if (line != NULL)
+            line[8] = '1';
+        ck_assert_str_eq(err.message, due);
+        ck_assert_int_eq(sent.kind, 77);
     }
 }
 END_TEST
@@ -932,6 +944,30 @@ START_TEST(image_keys)
     ck_assert_uint_eq(c->image_pixels_max, 100000000);
     ck_assert_uint_eq(c->image_bytes_max, 268435456);
     config_free(c);
+}
+END_TEST
+
+/* What a client sends is no file: it may be anything, and is quoted in logs. */
+START_TEST(transform_texts)
+{
+    struct transform_spec spec = {.kind = 77};
+    struct feedd_error err;
+    char large[5000];
+    memset(large, ' ', sizeof(large));
+    large[4097] = '\0';
+    ck_assert_int_eq(config_transform_text(large, &spec, &err), FEEDD_E_LIMIT);
+    ck_assert_str_eq(err.message, "request: a text of 4097 bytes; allowed: at most 4096");
+    large[4096] = '\0';
+    ck_assert_int_eq(config_transform_text(large, &spec, &err), 0);
+    ck_assert_int_eq(spec.kind, TRANSFORM_NONE);
+    spec.kind = 77;
+    ck_assert_int_eq(config_transform_text("{\"a\\nb\\e\u00e9\": 1}", &spec, &err), FEEDD_E_ARGUMENT);
+    ck_assert_str_eq(err.message, "request:1: transform.a?b???: unknown key; allowed: resize, center_crop, "
+                                  "random_resized_crop, random_crop, flip");
+    ck_assert_int_eq(config_transform_text("{flip: 1}\n---\n{}", &spec, &err), FEEDD_E_ARGUMENT);
+    ck_assert_ptr_nonnull(strstr(err.message, "a second document"));
+    ck_assert_int_eq(config_transform_text("streams: {}", &spec, &err), FEEDD_E_ARGUMENT);
+    ck_assert_int_eq(spec.kind, 77);
 }
 END_TEST
 
@@ -1380,6 +1416,7 @@ int main(void)
     tcase_add_test(tcase, selection_names);
     tcase_add_test(tcase, sharing);
     tcase_add_test(tcase, transforms);
+    tcase_add_test(tcase, transform_texts);
     tcase_add_test(tcase, gpus);
     tcase_add_test(tcase, image_keys);
     tcase_add_test(tcase, access_rules);

@@ -1,0 +1,58 @@
+"""_dlpack.py - a field of a batch as frameworks take it over: by the DLPack protocol of Python.
+
+The tensor and its deleter are libfeedd's (dlpack.c); here it is only put into a capsule.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any, Optional, Tuple
+
+from ._lib import Error, check, library
+
+_NAMES = (b"dltensor", b"dltensor_versioned")  # a capsule points to its name
+_python = ctypes.pythonapi
+
+
+@functools.lru_cache(maxsize=None)
+def _destructor() -> Any:
+    def address(function: Any) -> int:
+        return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+    new = _python.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return library().capsule_destructor(address(_python.PyCapsule_IsValid), address(_python.PyCapsule_GetPointer))
+
+
+def lend(batch: ctypes.c_void_p, field: int, stream: Optional[int], versioned: bool = False) -> Any:
+    """A capsule around a read-only tensor of one field, which is read on `stream`. Raises Error."""
+    destructor = _destructor()
+    tensor, error = ctypes.c_void_p(), Error()
+    check(library().batch_dlpack(batch, field, versioned, stream, ctypes.byref(tensor), ctypes.byref(error)), error)
+    return _python.PyCapsule_New(tensor, _NAMES[versioned], destructor)
+
+
+class View:
+    """What from_dlpack() of a framework takes; within the loader's own call alone."""
+
+    __slots__ = ("batch", "field", "device", "stream")
+
+    def __init__(self, batch: ctypes.c_void_p, field: int, device: Tuple[int, int], stream: Optional[int]):
+        self.batch, self.field, self.device, self.stream = batch, field, device, stream
+
+    def __dlpack_device__(self) -> Tuple[int, int]:
+        return self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Optional[int] = None,
+        max_version: Optional[Tuple[int, int]] = None,
+        dl_device: Optional[Tuple[int, int]] = None,
+        copy: Optional[bool] = None,
+    ) -> Any:
+        # The batch has arrived before it is handed out: no stream has to wait for anything. 1 and 2 are the legacy
+        # and the per-thread default stream, which CUDA knows by these numbers too; -1: none.
+        reader = self.stream if stream is None or stream == -1 else stream
+        return lend(self.batch, self.field, reader, max_version is not None and max_version >= (1, 0))
