@@ -162,6 +162,8 @@ loops = [iter(loader) for loader in loaders]
 kept = [next(loop) for loop in loops]
 sys.kept = kept
 """
-    done = subprocess.run(python_command(code, daemon.socket), env=python_environment(), capture_output=True, timeout=30)
+    done = subprocess.run(
+        python_command(code, daemon.socket), env=python_environment(), capture_output=True, timeout=30
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done.stderr.decode()
     daemon.wait_report(lambda r: not r["streams"] and not r["clients"], what="nothing left")
