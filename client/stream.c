@@ -753,11 +753,11 @@ static int come_back(struct feedd_stream *stream, struct feedd_error *err)
 static bool must_release_first(const struct feedd_stream *stream)
 {
     struct feedd_client *client = stream->client;
-    if (!lease_too_old(stream->map))
+    if (stream->state != STREAM_OPEN || client->broken.status != 0 || !lease_too_old(stream->map))
         return false;
-    while (client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
+    while (stream->options.reconnect && client->broken.status == 0 && client_receive(client, 0, NULL) == 0)
         continue;
-    return stream->state == STREAM_OPEN && client->broken.status == 0;
+    return client->broken.status == 0;
 }
 
 /* Until a batch is there, or there is a reason why none will be. */

@@ -39,7 +39,10 @@ def fake_kind(build: str):
         kept = []
 
         def empty(self, shape, dtype):
-            array = next((one for one in self.kept if sys.getrefcount(one) <= 3 and one.shape == shape and one.dtype == dtype), None)
+            array = next(
+                (one for one in self.kept if sys.getrefcount(one) <= 3 and one.shape == shape and one.dtype == dtype),
+                None,
+            )
             if array is None:
                 array = super().empty(shape, dtype)
                 self.kept.append(array)

@@ -109,14 +109,30 @@ def check_floats(options: argparse.Namespace, config: str) -> None:
         if missing(module) or (module == "cupy" and options.device == "cpu"):
             row(f"{module}: floats as on the CPU", "", f"left out: {missing(module) or 'no GPU'}")
             continue
-        for dtype in ("float32", "float16", "int8", *(["bfloat16"] if module != "cupy" and not missing("ml_dtypes") else [])):
-            same = {"dtype": dtype, "mean": 0.4, "std": 1 / 255 if dtype == "int8" else 0.3, "batch_size": 64, "autostart": config}
+        for dtype in (
+            "float32",
+            "float16",
+            "int8",
+            *(["bfloat16"] if module != "cupy" and not missing("ml_dtypes") else []),
+        ):
+            same = {
+                "dtype": dtype,
+                "mean": 0.4,
+                "std": 1 / 255 if dtype == "int8" else 0.3,
+                "batch_size": 64,
+                "autostart": config,
+            }
             equal = count = 0
             for (a, _), (b, _) in zip(kind("train", device=options.device, **same), feedd.NumpyLoader("train", **same)):
                 if module == "torch":
                     import torch
 
-                    kinds = {"bfloat16": torch.int16, "float16": torch.int16, "float32": torch.int32, "int8": torch.int8}
+                    kinds = {
+                        "bfloat16": torch.int16,
+                        "float16": torch.int16,
+                        "float32": torch.int32,
+                        "int8": torch.int8,
+                    }
                     a = a.view(kinds[dtype]).cpu().numpy()
                 else:
                     a = numpy.asarray(a.get() if module == "cupy" else a)
@@ -142,7 +158,11 @@ def check_overhead(options: argparse.Namespace) -> None:
     for name in ("the loader alone, uint8", "the loader alone, float32"):
         if theirs and name in numbers:
             ratio = numbers[name] / theirs
-            row(name, f"{numbers[name]:,.0f} images/s, {ratio:.1f} x DataLoader's {theirs:,.0f}, goal 10 x", goal(ratio >= 10))
+            row(
+                name,
+                f"{numbers[name]:,.0f} images/s, {ratio:.1f} x DataLoader's {theirs:,.0f}, goal 10 x",
+                goal(ratio >= 10),
+            )
 
 
 def check_seed_experiment(options: argparse.Namespace) -> None:
@@ -190,9 +210,16 @@ def check_sweep(options: argparse.Namespace, folder: Path) -> None:
         ))  # fmt: skip
     if all(out.values()):
         ours, theirs = out["feedd"], out["torch"]
-        row("a sweep of 4 on photos, images/s", f"{ours['images_per_s']:,}, with four DataLoaders {theirs['images_per_s']:,}", "printed")
-        row("a sweep of 4, CPU-seconds a 1,000 images",
-            f"{ours['cpu_seconds_per_1000_images']}, with four DataLoaders {theirs['cpu_seconds_per_1000_images']}", "printed")
+        row(
+            "a sweep of 4 on photos, images/s",
+            f"{ours['images_per_s']:,}, with four DataLoaders {theirs['images_per_s']:,}",
+            "printed",
+        )
+        row(
+            "a sweep of 4, CPU-seconds a 1,000 images",
+            f"{ours['cpu_seconds_per_1000_images']}, with four DataLoaders {theirs['cpu_seconds_per_1000_images']}",
+            "printed",
+        )
 
 
 def check_trace(options: argparse.Namespace, folder: Path) -> None:
@@ -200,7 +227,18 @@ def check_trace(options: argparse.Namespace, folder: Path) -> None:
         row("the trace", "", "left out: torch")
         return
     where = Path(os.environ["OUT"]) / "trace.json" if "OUT" in os.environ else folder / "trace.json"
-    out = last_json(run(sys.executable, EXAMPLES / "trace.py", "--device", options.device, "--data", options.fashion, "--trace", where))
+    out = last_json(
+        run(
+            sys.executable,
+            EXAMPLES / "trace.py",
+            "--device",
+            options.device,
+            "--data",
+            options.fashion,
+            "--trace",
+            where,
+        )
+    )
     if out:
         wanted = ["feedd.next"] if options.device == "cpu" else ["feedd.next", "normalize", "Memcpy"]
         found = all(any(word in name for name in out["named"]) for word in wanted)
@@ -211,7 +249,9 @@ def check_jax_example(options: argparse.Namespace) -> None:
     if missing("jax"):
         row("the JAX example", "", "left out: jax")
         return
-    out = last_json(run(sys.executable, EXAMPLES / "jax_digits.py", "--device", options.device, "--data", options.fashion))
+    out = last_json(
+        run(sys.executable, EXAMPLES / "jax_digits.py", "--device", options.device, "--data", options.fashion)
+    )
     if out:
         row("the JAX example", f"{out['accuracy']} %, {out['images_per_s']:,} images/s", goal(out["accuracy"] > 75))
 

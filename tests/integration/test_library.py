@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from harness import BUILD, ENVIRONMENT, LIBRARY, ROOT, check_output, run, sanitizer
+from harness import BUILD, ENVIRONMENT, LIBRARY, PROGRAMS, ROOT, check_output, run, sanitizer
 
 HERE = Path(__file__).parent
 SCENARIOS = re.findall(r"^@scenario\ndef (\w+)", (HERE / "library_scenarios.py").read_text(), re.MULTILINE)
@@ -82,6 +82,15 @@ def test_scenario(daemons, small, scenario):
         check_output(feedd.log.read_bytes(), "feedd")
     else:
         feedd.wait_report(lambda r: not r["streams"] and not r["clients"], what="nothing left")
+
+
+@pytest.mark.tsan
+def test_lent_to_other_threads(daemons, small):
+    """Read and deleted by them while the caller goes on, and after it has closed everything."""
+    feedd = daemons({"datasets": {"small": small.config()}})
+    done = run([PROGRAMS / "lending_client", feedd.socket, "small", 3000])
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"3000\n", b""), done.stderr.decode()
+    feedd.wait_report(lambda r: not r["streams"] and not r["clients"], what="nothing left")
 
 
 # ---- the header ----

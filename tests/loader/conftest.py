@@ -32,14 +32,18 @@ harness.ENVIRONMENT["ASAN_OPTIONS"] = "detect_leaks=1:detect_stack_use_after_ret
 _spec = importlib.util.spec_from_file_location("integration_conftest", HERE.parent / "integration" / "conftest.py")
 _integration = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_integration)
-folder, daemons, made, small, tiny = (getattr(_integration, name) for name in ("folder", "daemons", "made", "small", "tiny"))
+folder, daemons, made, small, tiny = (
+    getattr(_integration, name) for name in ("folder", "daemons", "made", "small", "tiny")
+)
 DATA, FASHION = _integration.DATA, _integration.FASHION
 
 
 def pytest_configure():
     kind = harness.sanitizer()
     if kind == "thread" or (kind == "address" and "libasan" not in os.environ.get("LD_PRELOAD", "")):
-        raise pytest.UsageError(f"{harness.BUILD} has -fsanitize={kind}, and Python has to begin with its runtime: conftest.py")
+        raise pytest.UsageError(
+            f"{harness.BUILD} has -fsanitize={kind}, and Python has to begin with its runtime: conftest.py"
+        )
 
 
 pytest_collection_modifyitems = _integration.pytest_collection_modifyitems

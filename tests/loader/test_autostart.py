@@ -8,7 +8,6 @@ import time
 from pathlib import Path
 
 import feedd
-import numpy
 import pytest
 from conftest import python_command, python_environment
 from harness import wait_for
@@ -33,7 +32,10 @@ def pids(folder):
     found = []
     for place in Path("/proc").glob("[0-9]*"):
         try:
-            if b"--private" in (place / "cmdline").read_bytes() and str(folder).encode() in (place / "environ").read_bytes():
+            if (
+                b"--private" in (place / "cmdline").read_bytes()
+                and str(folder).encode() in (place / "environ").read_bytes()
+            ):
                 if (place / "stat").read_text().rpartition(")")[2].split()[0] != "Z":
                     found.append(int(place.name))
         except OSError:

@@ -8,7 +8,14 @@ from conftest import DATA
 from oracle import plan
 
 IMAGENET = DATA / "imagenet-sample"
-OPTIONS = {"batch-size": "batch_size", "order": "order", "seed": "seed", "tail": "tail", "rank": "rank", "world": "world_size"}
+OPTIONS = {
+    "batch-size": "batch_size",
+    "order": "order",
+    "seed": "seed",
+    "tail": "tail",
+    "rank": "rank",
+    "world": "world_size",
+}
 
 
 def digests(batch):
@@ -50,7 +57,9 @@ def test_photos_and_a_transform(daemon, loaders):
     if not IMAGENET.is_dir():
         pytest.skip(f"{IMAGENET} is missing (FEEDD_TEST_DATA)")
     transform = [feedd.Resize(72), feedd.CenterCrop((64, 60)), feedd.RandomHorizontalFlip(0.3)]
-    loader = loaders(IMAGENET, layout="nhwc", fields=["image", "label", "index"], transform=transform, seed=3, batch_size=50)
+    loader = loaders(
+        IMAGENET, layout="nhwc", fields=["image", "label", "index"], transform=transform, seed=3, batch_size=50
+    )
     check_against_cat(
         daemon, loader, IMAGENET, 1, **{"batch-size": 50, "order": "shuffle", "seed": 3},
         transform="{resize: 72, center_crop: [64, 60], flip: 0.3}",
@@ -97,7 +106,9 @@ def test_bfloat16(loaders):
 
 
 def test_scale(loaders, small):
-    (images, _), batch = (next(iter(loader)) for loader in (loaders(dtype="float32", scale=100), loaders(fields=["index"])))
+    (images, _), batch = (
+        next(iter(loader)) for loader in (loaders(dtype="float32", scale=100), loaders(fields=["index"]))
+    )
     expected = small.images[batch["index"]].astype(numpy.float32) * numpy.float32(1 / 100)
     assert numpy.array_equal(images, expected.transpose(0, 3, 1, 2))
 

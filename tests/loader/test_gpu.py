@@ -232,4 +232,6 @@ print(json.dumps([said, read, loader.stats()["held"]]))
 """
     for function in "normalize_cuda_launch", "cudaMemcpyAsync", "cudaEventRecord":
         said, read, held = python(code, gpu.socket, env={"FEEDD_FAKE_CUDA_FAIL": f"{function}:3:cudaErrorUnknown"})
-        assert len(said) == 1 and "cudaErrorUnknown" in said[0] and read == 20 and held == 0, json.dumps([said, read, held])
+        assert len(said) == 1 and "cudaErrorUnknown" in said[0] and read == 20 and held == 0, json.dumps(
+            [said, read, held]
+        )

@@ -112,6 +112,8 @@ def test_the_daemon_is_killed(daemon, loaders, zero_copy):
             read.append(batch["index"].tolist())
             if len(read) in (7, 150):
                 kept.append((batch["index"], len(read) - 1))
+                # What was given back has been announced anew: what is kept is then as old as the ring.
+                daemon.wait_report(lambda r: all(s["ready"] == s["depth"] for s in r["streams"]), what="full rings")
                 daemon.process.kill()
                 daemon.process.wait()
                 daemon.start()
@@ -160,6 +162,8 @@ loops = [iter(loader) for loader in loaders]
 kept = [next(loop) for loop in loops]
 sys.kept = kept
 """
-    done = subprocess.run(python_command(code, daemon.socket), env=python_environment(), capture_output=True, timeout=30)
+    done = subprocess.run(
+        python_command(code, daemon.socket), env=python_environment(), capture_output=True, timeout=30
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), done.stderr.decode()
     daemon.wait_report(lambda r: not r["streams"] and not r["clients"], what="nothing left")

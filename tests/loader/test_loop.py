@@ -193,7 +193,13 @@ def test_arguments_that_make_no_sense(loaders, options, words):
 def test_transforms():
     from feedd._transforms import text
 
-    r, c, rrc, rc, f = feedd.Resize, feedd.CenterCrop, feedd.RandomResizedCrop, feedd.RandomCrop, feedd.RandomHorizontalFlip
+    r, c, rrc, rc, f = (
+        feedd.Resize,
+        feedd.CenterCrop,
+        feedd.RandomResizedCrop,
+        feedd.RandomCrop,
+        feedd.RandomHorizontalFlip,
+    )
     assert text(None) is None and text("{resize: 1}") == "{resize: 1}"
     assert text([r(256), c((224, 200)), f()]) == '{"resize": 256, "center_crop": [224, 200], "flip": 0.5}'
     assert text(rrc(224)) == '{"random_resized_crop": 224}'

@@ -1,5 +1,6 @@
 """`pip install`: what is built, what is in it, and that it works on its own."""
 
+import ctypes
 import json
 import re
 import shutil
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import python_environment
-from harness import ROOT, ENVIRONMENT
+from harness import ENVIRONMENT, ROOT
 from photos import make_photos
 from test_autostart import private  # noqa: F401
 
@@ -45,8 +46,6 @@ def test_binding_is_the_header(folder):
     printed = subprocess.run([folder / "layout"], capture_output=True, check=True, env=ENVIRONMENT).stdout.split()
     ours = []
     for kind in structures.values():
-        import ctypes
-
         ours.append(ctypes.sizeof(kind))
         ours += [getattr(kind, member).offset for member, _ in kind._fields_]
     assert [int(number) for number in printed] == ours
@@ -66,7 +65,10 @@ def test_wheel(folder, private):  # noqa: F811
     assert re.fullmatch(r"feedd-[\d.]+-py3-none-linux_\w+\.whl", wheel.name)
     names = zipfile.ZipFile(wheel).namelist()
     modules = {f"feedd/{path.name}" for path in (PACKAGE / "feedd").iterdir() if path.suffix in (".py", ".typed")}
-    assert {name for name in names if not name.startswith("feedd-")} == modules | {"feedd/lib/libfeedd.so.0", "feedd/bin/feedd"}
+    assert {name for name in names if not name.startswith("feedd-")} == modules | {
+        "feedd/lib/libfeedd.so.0",
+        "feedd/bin/feedd",
+    }
     site = folder / "site"
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", site, wheel], check=True)
     photos = make_photos(folder / "photos", 20, size=(20, 16))
@@ -75,7 +77,9 @@ def test_wheel(folder, private):  # noqa: F811
         f"loader = feedd.NumpyLoader({str(photos)!r}, batch_size=5, dtype='float32')\n"
         "print(json.dumps([feedd.__file__, len([0 for _ in loader]), loader.classes]))\n"
     )
-    env = python_environment({"PYTHONPATH": str(site), "FEEDD_LIBRARY": "", "FEEDD_PROGRAM": "", "PATH": "/usr/bin:/bin"})
+    env = python_environment(
+        {"PYTHONPATH": str(site), "FEEDD_LIBRARY": "", "FEEDD_PROGRAM": "", "PATH": "/usr/bin:/bin"}
+    )
     done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, env=env, timeout=60, cwd="/")
     assert done.returncode == 0, done.stderr.decode()
     where, batches, classes = json.loads(done.stdout)

@@ -1,5 +1,6 @@
 """torch tensors in host memory, where torch is installed."""
 
+import io
 import json
 
 import feedd
@@ -43,7 +44,7 @@ def test_out(torch_loaders):
 def test_zero_copy(torch_loaders, loaders):
     """nchw is the strides that torch calls channels_last; and what is kept is never overwritten."""
     loader = torch_loaders("short", batch_size=50, zero_copy=True)
-    loop, held, seen = iter(loader), [], []
+    loop, held = iter(loader), []
     with pytest.raises(feedd.LeasesError):
         for _ in range(100):
             held.append(next(loop))
@@ -88,7 +89,8 @@ def test_in_place_of_torchs(torch_loaders):
             loss.backward()
             optimizer.step()
         assert step + 1 == len(loader)
-    torch.save(loader.state_dict(), (buffer := __import__("io").BytesIO()))
+    buffer = io.BytesIO()
+    torch.save(loader.state_dict(), buffer)
     buffer.seek(0)
     loader.load_state_dict(torch.load(buffer))
 

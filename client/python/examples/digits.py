@@ -25,8 +25,12 @@ def feedd_loaders(options: Any) -> Any:
     folder = tempfile.mkdtemp()
     start = {"socket": options.socket, "autostart": common.write_config(common.digits_config(options.data), folder)}
     floats = {"dtype": torch.float16 if options.half else torch.float32, "mean": 0.5, "std": 0.5}
-    train = feedd.DataLoader("train", batch_size=options.batch_size, device=options.device, seed=options.seed, **floats, **start)
-    test = feedd.DataLoader("test", batch_size=1000, device=options.device, order="sequential", tail="partial", **floats, **start)
+    train = feedd.DataLoader(
+        "train", batch_size=options.batch_size, device=options.device, seed=options.seed, **floats, **start
+    )
+    test = feedd.DataLoader(
+        "test", batch_size=1000, device=options.device, order="sequential", tail="partial", **floats, **start
+    )
     return train, test
 
 
@@ -55,8 +59,14 @@ def read_idx(folder: str, name: str) -> Any:
 
 
 def torch_loaders(options: Any) -> Any:
-    more = {"num_workers": options.workers, "pin_memory": options.device != "cpu", "persistent_workers": options.workers > 0}
-    train = torch.utils.data.DataLoader(Digits(options.data, "train"), options.batch_size, shuffle=True, drop_last=True, **more)
+    more = {
+        "num_workers": options.workers,
+        "pin_memory": options.device != "cpu",
+        "persistent_workers": options.workers > 0,
+    }
+    train = torch.utils.data.DataLoader(
+        Digits(options.data, "train"), options.batch_size, shuffle=True, drop_last=True, **more
+    )
     return train, torch.utils.data.DataLoader(Digits(options.data, "t10k"), 1000, **more)
 
 
@@ -71,7 +81,9 @@ def train_one(options: Any) -> dict:
             model.train()
             for images, labels in train:
                 images, labels = images.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-                with torch.autocast(device.type, torch.float16 if device.type == "cuda" else torch.bfloat16, enabled=options.half):
+                with torch.autocast(
+                    device.type, torch.float16 if device.type == "cuda" else torch.bfloat16, enabled=options.half
+                ):
                     loss = F.cross_entropy(model(images if options.half else images.float()), labels)
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()

@@ -29,7 +29,9 @@ def network(options: Any, classes: int) -> Any:
         return torchvision.models.resnet50(num_classes=classes)
     from torch import nn
 
-    return nn.Sequential(nn.Conv2d(3, 16, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, classes))
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(256, classes)
+    )
 
 
 def main() -> None:
@@ -59,7 +61,9 @@ def main() -> None:
     train = feedd.DataLoader(options.train, batch_size=options.batch_size,
                              transform=center if options.center_crop else random, **common_options)  # fmt: skip
     model = network(options, len(train.classes or [])).to(device, memory_format=torch.channels_last)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 * options.batch_size * ranks / 256, momentum=0.9, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.1 * options.batch_size * ranks / 256, momentum=0.9, weight_decay=1e-4
+    )
     scaler = torch.amp.GradScaler(device.type, enabled=half == torch.float16)
     first = 0
     if options.checkpoint and os.path.exists(options.checkpoint):
@@ -91,7 +95,10 @@ def main() -> None:
         loss = loss.item() if step else float("nan")
     if options.checkpoint and train.ranks.rank == 0:
         plain = model.module if ranks > 1 else model
-        torch.save({"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "loader": train.state_dict()}, options.checkpoint)
+        torch.save(
+            {"model": plain.state_dict(), "optimizer": optimizer.state_dict(), "loader": train.state_dict()},
+            options.checkpoint,
+        )
     report = {"rank": train.ranks.rank, "world_size": train.ranks.world_size, "steps": step, "loss": round(loss, 4),
               "images_per_s": round(step * options.batch_size * ranks / timer.seconds),
               "position": [train.stats()["epoch"], train.stats()["position"]]}  # fmt: skip

@@ -47,7 +47,11 @@ def main() -> None:
             print(f"epoch {epoch}: loss {value:.4f}", flush=True)
     correct = sum(int(right(parameters, images, labels)) for images, labels in test)
     samples = options.epochs * len(train) * options.batch_size
-    print(json.dumps({"accuracy": round(100 * correct / len(test.dataset), 2), "images_per_s": round(samples / timer.seconds)}))
+    print(
+        json.dumps(
+            {"accuracy": round(100 * correct / len(test.dataset), 2), "images_per_s": round(samples / timer.seconds)}
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -90,7 +90,9 @@ def network(options: Any) -> Any:
 
     if not options.size:
         return common.cnn()
-    return nn.Sequential(nn.Conv2d(3, 32, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 1000))
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 7, stride=4), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten(), nn.Linear(512, 1000)
+    )
 
 
 def train(number: int, options: Any, config: str, results: Any) -> None:
@@ -106,7 +108,9 @@ def train(number: int, options: Any, config: str, results: Any) -> None:
     with common.Timer() as timer:
         while steps < options.steps:
             for images, labels in loader:
-                loss = F.cross_entropy(model(images.to(device, non_blocking=True)), labels.to(device, non_blocking=True))
+                loss = F.cross_entropy(
+                    model(images.to(device, non_blocking=True)), labels.to(device, non_blocking=True)
+                )
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
@@ -119,7 +123,9 @@ def train(number: int, options: Any, config: str, results: Any) -> None:
 
 def main() -> None:
     options = common.parser(__doc__ or "")
-    options.add_argument("--data", default=str(common.FASHION), help="MNIST's files; with --size a folder of class folders")
+    options.add_argument(
+        "--data", default=str(common.FASHION), help="MNIST's files; with --size a folder of class folders"
+    )
     options.add_argument("--size", type=int, default=0, help="of photos in pixels; 0: digits")
     options.add_argument("--trainers", type=int, default=4)
     options.add_argument("--steps", type=int, default=500)
@@ -131,7 +137,9 @@ def main() -> None:
     spawn = multiprocessing.get_context("spawn")
     results = spawn.Queue()
     before, daemons_before = os.times(), daemon_seconds()
-    processes = [spawn.Process(target=train, args=(number, chosen, config, results)) for number in range(chosen.trainers)]
+    processes = [
+        spawn.Process(target=train, args=(number, chosen, config, results)) for number in range(chosen.trainers)
+    ]
     with common.Timer() as timer:
         for process in processes:
             process.start()

@@ -38,7 +38,9 @@ def main() -> None:
             images, labels = next(loop)
             F.cross_entropy(model(images), labels).backward()
     profile.export_chrome_trace(options.trace)
-    ours = [event for event in profile.key_averages() if any(w in event.key for w in ("feedd", "normalize", "Memcpy DtoD"))]
+    ours = [
+        event for event in profile.key_averages() if any(w in event.key for w in ("feedd", "normalize", "Memcpy DtoD"))
+    ]
     for event in ours:
         print(f"{event.key[:90]:90} {event.count:5} x {event.cpu_time:8.1f} us on the CPU")
     print(json.dumps({"trace": options.trace, "named": sorted({event.key.split("(")[0] for event in ours})}))

@@ -15,8 +15,20 @@ import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import _errors
-from ._lib import DTYPE_NAMES, ORDERS, SHARES, TAILS, TOKEN_TEXT, BatchInfo, Error, OpenOptions, Stats, check, library
-from ._lib import take_text
+from ._lib import (
+    DTYPE_NAMES,
+    ORDERS,
+    SHARES,
+    TAILS,
+    TOKEN_TEXT,
+    BatchInfo,
+    Error,
+    OpenOptions,
+    Stats,
+    check,
+    library,
+    take_text,
+)
 
 WAIT_MS = 100
 REOPEN_S = 60  # as long as libfeedd looks for a daemon that went away
@@ -107,7 +119,7 @@ class Client:
     def _connect(self) -> None:
         self.handles.close()
         handle = ctypes.c_void_p()
-        for attempt in range(3):  # a private daemon may leave between having been found and being asked
+        for _ in range(3):  # a private daemon may leave between having been found and being asked
             status = self._lib.connect(self._find_socket(), ctypes.byref(handle), self.error_ref)
             if status != _errors.E_CONNECTION:
                 break

@@ -42,6 +42,7 @@ class Framework:
         check_like(array.shape, array.dtype, shape, dtype)
 
     def view(self, view: View) -> Any:
+        view.legacy = True
         return cupy.from_dlpack(view)
 
     def channels_first(self, array: Any) -> Any:

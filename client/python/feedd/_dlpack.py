@@ -36,10 +36,11 @@ def lend(batch: ctypes.c_void_p, field: int, stream: Optional[int], versioned: b
 class View:
     """What from_dlpack() of a framework takes; within the loader's own call alone."""
 
-    __slots__ = ("batch", "field", "device", "stream")
+    __slots__ = ("batch", "device", "field", "legacy", "stream")
 
     def __init__(self, batch: ctypes.c_void_p, field: int, device: Tuple[int, int], stream: Optional[int]):
         self.batch, self.field, self.device, self.stream = batch, field, device, stream
+        self.legacy = False  # always as DLPack 0.8 has it, which can't say read-only: for who takes nothing that is
 
     def __dlpack_device__(self) -> Tuple[int, int]:
         return self.device
@@ -55,4 +56,6 @@ class View:
         # The batch has arrived before it is handed out: no stream has to wait for anything. 1 and 2 are the legacy
         # and the per-thread default stream, which CUDA knows by these numbers too; -1: none.
         reader = self.stream if stream is None or stream == -1 else stream
-        return lend(self.batch, self.field, reader, max_version is not None and max_version >= (1, 0))
+        return lend(
+            self.batch, self.field, reader, not self.legacy and max_version is not None and max_version >= (1, 0)
+        )

@@ -42,7 +42,9 @@ class Framework:
     def convert(self, views: List[Any], plan: List[Any]) -> List[Any]:
         """@return the arrays of a batch; `views` go when the next one is converted"""
         if self._function is None:
-            self._function = _compile([one.normalize and one.normalize._obj for one in plan], [one.shape for one in plan])
+            self._function = _compile(
+                [one.normalize and one.normalize._obj for one in plan], [one.shape for one in plan]
+            )
         arrays, mark = self._function(views)
         self.settle()
         self._pending = (views, mark)

@@ -25,6 +25,7 @@ from ctypes import (
     c_void_p,
 )
 from pathlib import Path
+from typing import Any
 
 from . import _errors
 
@@ -120,6 +121,9 @@ _QUICK = {  # without letting other threads of Python run
 
 class Library:
     """The functions of feedd.h, without their prefix."""
+
+    def __getattr__(self, name: str) -> Any:  # for type checkers: __init__() has set them all
+        raise AttributeError(name)
 
     def __init__(self, path: str):
         for library, functions in ((ctypes.CDLL(path), _FUNCTIONS), (ctypes.PyDLL(path), _QUICK)):

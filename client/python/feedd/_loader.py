@@ -19,7 +19,6 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 from . import _autostart, _client, _errors, _ranks, _transforms
 from ._dlpack import View
 from ._lib import DTYPE_BYTES, DTYPES, ORDERS, SHARES, TAILS, NormalizeOptions, check, library
-from ._lib import Error as _ErrorStruct
 
 FLOATS = ("float32", "float16", "bfloat16")
 
@@ -29,7 +28,7 @@ class BatchInfo(NamedTuple):
 
     epoch: int
     position: int  # of its first sample in the epoch's order, over all ranks
-    count: int  # samples, padding included
+    count: int  # type: ignore[assignment]  # samples, padding included
     valid: int  # the first `valid` samples are real, the others padding (tail="pad")
 
 
@@ -196,7 +195,7 @@ class DataLoader:
             _open_options(
                 batch_size=batch_size, order=order, seed=seed, epochs=epochs, tail=tail, share=share, group=group,
                 members=members, ranks=self.ranks, device=self._framework.device_name,
-                transform=_transforms.text(transform), resume=_token(resume),
+                transform=_transforms.text(transform), resume=None if resume is None else _token(resume),
             ),
         )  # fmt: skip
         self._finalizer = weakref.finalize(self, self._client.handles.close)
@@ -241,8 +240,7 @@ class DataLoader:
             raise _errors.make(-15, "a group is under way: pass resume=state to every member's loader instead")
         with self._lock:
             self._check_open()
-            token = _token(state)
-            self._open(token)
+            self._open(_token(state))
             self._resumed, self._loop = True, None
 
     @property
@@ -359,7 +357,7 @@ class DataLoader:
         if not self._finalizer.alive or self._client.closing:
             raise _errors.make(-15, "the loader is closed")
 
-    def _open(self, token: Optional[bytes]) -> None:
+    def _open(self, token: bytes) -> None:
         self._client.open(token)
         self._token = self._client.token()
         self._at = _client.read_token(self._token)
@@ -517,7 +515,7 @@ def _dtype_name(dtype: Any) -> str:
     if dtype is None:
         return "uint8"
     name = dtype if isinstance(dtype, str) else getattr(dtype, "name", None) or getattr(dtype, "__name__", str(dtype))
-    name = name.rpartition(".")[2]
+    name = str(name).rpartition(".")[2]
     _one_of("dtype", name, (*FLOATS, "uint8", "int8"))
     return name
 
@@ -565,9 +563,7 @@ def _source(source: Any, subset: Optional[str]) -> Tuple[bytes, bool]:
     return os.fsencode(text if subset is None else f"{text}/{subset}"), is_path
 
 
-def _token(state: Union[None, str, Mapping[str, Any]]) -> Optional[bytes]:
-    if state is None:
-        return None
+def _token(state: Union[str, Mapping[str, Any]]) -> bytes:
     token = state.get("token") if isinstance(state, Mapping) else state
     if not isinstance(token, str):
         raise TypeError("a state is what state_dict() returned, or a token of feedctl's")

@@ -29,7 +29,9 @@ class Framework:
             try:
                 import ml_dtypes
             except ImportError:
-                raise TypeError("NumPy has no bfloat16 of its own: install ml_dtypes, or use float16 or float32") from None
+                raise TypeError(
+                    "NumPy has no bfloat16 of its own: install ml_dtypes, or use float16 or float32"
+                ) from None
             return numpy.dtype(ml_dtypes.bfloat16)
         return numpy.dtype(name)
 

@@ -25,7 +25,9 @@ def _number(environment: Mapping[str, str], name: str) -> int:
     try:
         return int(environment[name])
     except ValueError:
-        raise ValueError(f"{name} is {environment[name]!r}: it has to be a number; or pass rank and world_size") from None
+        raise ValueError(
+            f"{name} is {environment[name]!r}: it has to be a number; or pass rank and world_size"
+        ) from None
 
 
 def find(rank: Optional[int], world_size: Optional[int], environment: Mapping[str, str] = os.environ) -> Ranks:
