@@ -50,6 +50,7 @@ def test_a_thousand_loaders(daemon, small):
 
 INTERRUPTED = """
 import signal, sys, time, feedd
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 waits = sys.argv[2] == "waits"
 options = {"share": "broadcast", "members": 2} if waits else {}
 loader = feedd.NumpyLoader("small", batch_size=64, socket=sys.argv[1], **options)
@@ -84,7 +85,12 @@ def test_ctrl_c(daemon, where):
 def test_ctrl_c_while_the_dataset_opens(daemon, folder):
     """A list whose reading doesn't end: a FIFO."""
     os.mkfifo(folder / "list.tsv")
-    code = "import sys, feedd\nprint('ready', flush=True)\nfeedd.NumpyLoader(sys.argv[2], batch_size=1, socket=sys.argv[1])"
+    code = """
+import signal, sys, feedd
+signal.signal(signal.SIGINT, signal.default_int_handler)
+print("ready", flush=True)
+feedd.NumpyLoader(sys.argv[2], batch_size=1, socket=sys.argv[1])
+"""
     process = subprocess.Popen(python_command(code, daemon.socket, folder / "list.tsv"), stdout=subprocess.PIPE,
                                stderr=subprocess.PIPE, env=python_environment())  # fmt: skip
     assert process.stdout.readline() == b"ready\n"
