@@ -1,10 +1,7 @@
 /* codec.c - see codec.h. What can fail: the checks; the rest is arithmetic. */
 #include "codec.h"
 
-#include <string.h>
-
 #include "error.h"
-#include "exif.h"
 
 int codec_check_size(const char *name, uint32_t width, uint32_t height, const struct decoder_limits *limits,
                      struct feedd_error *err)
@@ -37,11 +34,4 @@ void codec_luma(const uint8_t *rgb, size_t pixels, uint8_t *out, size_t out_step
 {
     for (size_t i = 0; i < pixels; i++, rgb += 3, out += out_step)
         *out = (uint8_t)((rgb[0] * 19595u + rgb[1] * 38470u + rgb[2] * 7471u + 0x8000u) >> 16);
-}
-
-uint8_t codec_orientation(const uint8_t *exif, size_t size)
-{
-    static const char prefix[6] = "Exif\0"; /* and a second 0 */
-    const bool prefixed = size >= sizeof(prefix) && memcmp(exif, prefix, sizeof(prefix)) == 0;
-    return prefixed ? exif_orientation(exif + sizeof(prefix), size - sizeof(prefix)) : exif_orientation(exif, size);
 }

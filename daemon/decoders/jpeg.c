@@ -15,8 +15,9 @@
  *
  * FAST: the same, but with shrink > 1 the transform scales. Against exact pixels, both scaled to 1/2, 1/4 and 1/8 of
  * 200 photos, that is 2.1, 1.9 and 2.2 levels off on average, 79 at most, and 36 to 38 dB apart; it makes the decoding
- * of random crops for 224 x 224 3 % cheaper, and what is left to scale 4 to 64 times smaller. Nothing else is given up:
- * the fast transform (IFAST) and plain upsampling together would save 6 %. tests/bench/decode.c prints all of these.
+ * of random crops for 224 x 224 3 to 4 % cheaper, and what is left to scale 4 to 64 times smaller. Nothing else is
+ * given up: the fast transform (IFAST) and plain upsampling together would save 4 to 6 %. tests/bench/decode.c prints
+ * these.
  *
  * Damage. A warning that is about the picture is an error, for one that is half gray is worse than none; Pillow
  * delivers most of them in silence. As in Pillow, what leaves the picture whole is tolerated: bytes before a marker
@@ -31,7 +32,7 @@
  *
  * The decompressor lives for one image, for libjpeg keeps quantisation and Huffman tables in it from image to image: a
  * file that lacks its own would be decoded by those of another, so that pixels would depend on what a worker did
- * before. Making one takes less than a microsecond. */
+ * before. Making one and reading the header takes a microsecond (bench_decode's line "probe"). */
 #include <setjmp.h>
 #include <stdio.h> /* jpeglib.h needs FILE and size_t from its includer */
 #include <stdlib.h>
@@ -44,6 +45,10 @@
 #include "decoder.h"
 #include "error.h"
 #include "exif.h"
+
+#if JPEG_LIB_VERSION >= 70 /* the interface of libjpeg 7 and 8, which some systems build libjpeg-turbo with */
+#define min_DCT_scaled_size min_DCT_h_scaled_size
+#endif
 
 /* Scans are work that costs a few bytes each, once for every block of the image. Encoders make 10 or so;
  * libjpeg-turbo's own fuzzers stop at 500. */
@@ -128,8 +133,8 @@ _Noreturn static void error_exit(j_common_ptr cinfo)
 /* Does the warning leave the picture as it is? */
 static bool is_harmless(const struct jpeg *jpeg)
 {
-    const int code = jpeg->errors.msg_code, *values = jpeg->errors.msg_parm.i;
-    switch (code) {
+    const int *values = jpeg->errors.msg_parm.i;
+    switch (jpeg->errors.msg_code) {
     case JWRN_ADOBE_XFORM: /* odd headers, of which the data doesn't suffer: an unknown transform is read as YCbCr, */
     case JWRN_JFIF_MAJOR:
     case JWRN_NOT_SEQUENTIAL: /* and a sequential scan doesn't use the parameters that are odd */
@@ -225,7 +230,9 @@ static int check_spec(struct jpeg *jpeg)
  * - the transform scales and a component is subsampled by 4: jpeg_crop_scanline() takes its rows for too short
  *   (libjpeg-turbo 2.1; repaired in 3.0.0, item 4 of its change log), so that some samples are never written;
  * - there are no blocks of 8 x 8, which is how it shows that the file is lossless (3.0 and later).
- * Such files are rare; they are decoded from the top, in their whole width. */
+ * Such files are rare; they are decoded from the top, in their whole width. Everything else is exact from 2.1.4 on,
+ * with all sampling factors: what was repaired in jpeg_skip_scanlines() before concerned merged upsampling and
+ * buffered-image mode, which aren't used here. It warns as reading the rows does. */
 static bool partial_is_exact(const struct jpeg *jpeg)
 {
     const struct jpeg_decompress_struct *cinfo = &jpeg->cinfo;

@@ -19,7 +19,8 @@
  * a single bit pass unnoticed (test_codecs.py: test_png_bit_errors), and so they can in a crop that ends before its
  * chunk does.
  *
- * Memory: libpng has two rows of at most 8 bytes a pixel, and zlib's 48 KiB; nothing grows with the height. */
+ * Memory: libpng has two rows of at most 8 bytes a pixel, zlib its window, and where a chunk is cut short there is a
+ * copy of what there is of it. Nothing grows with the height. */
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,6 +30,7 @@
 
 #include "codec.h"
 #include "error.h"
+#include "exif.h"
 
 /* Pixels of a row; libpng's own default limit. A row is allocated before any of it is seen. */
 #define WIDTH_MAX 1000000u
@@ -45,8 +47,7 @@ struct png {
     int status; /* what the call returns */
     bool out_of_memory;
     bool begun;       /* the header is good: what comes now are pixels */
-    char warning[96]; /* libpng's latest of the header or else of the pixels; "": none. The error that follows tells
-                       * less */
+    char warning[96]; /* libpng's latest, of the header or else of the pixels: it says more than the error behind it */
     struct feedd_error *err;
     struct blob in;
     struct image_info image;
@@ -278,7 +279,7 @@ static uint8_t find_orientation(struct blob in)
     uint8_t orientation = 1;
     for (size_t at = SIGNATURE_BYTES; next_chunk(in, &at, &data) && !is_type(data, "IEND");)
         if (is_type(data, "eXIf"))
-            orientation = codec_orientation(data.bytes, data.size);
+            orientation = exif_orientation(data.bytes, data.size);
     return orientation;
 }
 

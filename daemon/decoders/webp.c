@@ -14,7 +14,8 @@
  * Memory: the list of the container's chunks, four times the file's bytes at worst; the crop with its margin; in
  * libwebp some rows, or 4 bytes a pixel for a lossless image. A lossless image also has groups of Huffman tables, at
  * most one for each 4 x 4 pixels and 65,536 in all, of up to 20 KB each (kTableSize in libwebp's vp8l_dec.c). Only a
- * file that is made to harm comes near those 1.3 GB, and libwebp has no limit that could be set. */
+ * file that is made to harm comes near those 1.3 GB. libwebp has no limit that could be set, and versions before 1.4
+ * crash when that allocation fails (libwebp's commit dce8397f). */
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +25,13 @@
 
 #include "codec.h"
 #include "error.h"
+#include "exif.h"
 
 #define CHANNELS 3
 
-/* Decoded around a crop: at the edge of what it decodes libwebp doesn't know the chroma sample next to it, which spans
- * two pixels. It also begins only at even coordinates. */
-#define MARGIN 2u
+/* Pixels that are decoded around a crop: at the edge of what it decodes libwebp doesn't use the chroma sample beside
+ * it. Such a sample is two pixels wide and high, and begins at even coordinates, as all that libwebp decodes does. */
+#define MARGIN 1u
 
 #define CHUNK_HEADER_BYTES 8u /* tag, size of what follows */
 
@@ -56,17 +58,17 @@ static uint32_t read_u32(const uint8_t *at)
     return at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
 }
 
-/* A frame's chunks: ALPH or none, then VP8 or VP8L, of which bytes at the end may be missing. Without one the bitstream
- * is empty. */
+/* A frame's chunks: ALPH or none, then VP8 or VP8L, with which they end, and of which bytes may be missing. Without one
+ * the bitstream is empty. */
 static void find_bitstream(WebPData chunks, struct picture *out)
 {
     size_t at = 0;
     while (chunks.size - at >= CHUNK_HEADER_BYTES) {
         const uint8_t *tag = chunks.bytes + at;
-        const size_t unpadded = read_u32(tag + 4), size = unpadded + unpadded % 2; /* libwebp reads the padding, too */
+        const size_t unpadded = read_u32(tag + 4), size = unpadded + unpadded % 2;
         const size_t room = chunks.size - at - CHUNK_HEADER_BYTES;
         if (memcmp(tag, "VP8 ", 4) == 0 || memcmp(tag, "VP8L", 4) == 0) {
-            out->bitstream = (struct blob){tag + CHUNK_HEADER_BYTES, size < room ? size : room};
+            out->bitstream = (struct blob){tag + CHUNK_HEADER_BYTES, room}; /* with padding, as libwebp reads it */
             out->cut_short = size > room;
             return;
         }
@@ -81,7 +83,7 @@ static uint8_t find_orientation(const WebPDemuxer *demuxer)
     WebPChunkIterator chunk;
     uint8_t orientation = 1;
     if (WebPDemuxGetChunk(demuxer, "EXIF", 1, &chunk))
-        orientation = codec_orientation(chunk.chunk.bytes, chunk.chunk.size);
+        orientation = exif_orientation(chunk.chunk.bytes, chunk.chunk.size);
     WebPDemuxReleaseChunkIterator(&chunk);
     return orientation;
 }

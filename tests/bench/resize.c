@@ -1,13 +1,15 @@
 /* resize.c - how fast images are scaled, by every implementation that this CPU has.
  *
- *   bench_resize [--runs N]
+ *   bench_resize [--runs N] [--image NAME] [--by NAME]
  *
  * RGB, one thread. N runs (5), of which the median counts, and the least in brackets; a run goes on for 50 ms at least.
+ * --image and --by are for profilers: that line of the table alone.
  * Tables of weights are kept from image to image, but for the crops, which all differ. resize_peers.py does the same
  * with Pillow and OpenCV. Figures are of this machine: quote the ratios. */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "resize_internal.h"
@@ -93,19 +95,28 @@ static void measure(struct resizer *resizer, const struct job *job, const uint8_
 
 int main(int argc, char **argv)
 {
-    static const struct option options[] = {{"runs", required_argument, NULL, 'n'}, {NULL, 0, NULL, 0}};
+    static const struct option options[] = {{"runs", required_argument, NULL, 'n'},
+                                            {"image", required_argument, NULL, 'i'},
+                                            {"by", required_argument, NULL, 'b'},
+                                            {NULL, 0, NULL, 0}};
     struct job jobs[] = {{"500x375", 500, 375, 1, {{0, 0, 500, 375}}},
                          {"crops of it", 500, 375, 0, {{0, 0, 0, 0}}},
                          {"256x256", 256, 256, 1, {{0, 0, 256, 256}}},
                          {"100x100", 100, 100, 1, {{0, 0, 100, 100}}}};
+    const char *image = NULL, *by = NULL; /* NULL: all */
     int runs = 5, option;
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (option != 'n')
+        if (option == 'n')
+            runs = atoi(optarg);
+        else if (option == 'i')
+            image = optarg;
+        else if (option == 'b')
+            by = optarg;
+        else
             return 2;
-        runs = atoi(optarg);
     }
     if (optind != argc || runs < 1 || runs > RUNS_MAX) {
-        fprintf(stderr, "bench_resize: takes no arguments, only --runs, 1 to 100\n");
+        fprintf(stderr, "bench_resize: takes no arguments, only options; --runs 1 to 100\n");
         return 2;
     }
     crops_init(&jobs[1]);
@@ -123,9 +134,13 @@ int main(int argc, char **argv)
     printf("%-12s %-12s %18s %14s %14s\n", "image", "by", "us/image", "ns/output px", "ns/input px");
     for (size_t j = 0; j < sizeof(jobs) / sizeof(jobs[0]); j++) {
         double in_pixels = 0, seconds[RUNS_MAX];
+        if (image != NULL && strcmp(image, jobs[j].name) != 0)
+            continue;
         for (uint32_t i = 0; i < jobs[j].count; i++)
             in_pixels += (double)jobs[j].parts[i].width * jobs[j].parts[i].height;
         for (unsigned k = 0; resize_kernels_at(k) != NULL; k++) {
+            if (by != NULL && strcmp(by, resize_kernels_at(k)->name) != 0)
+                continue;
             resizer_use(resizer, resize_kernels_at(k));
             measure(resizer, &jobs[j], in, out, seconds, runs);
             const double median = runs % 2 ? seconds[runs / 2] : (seconds[runs / 2 - 1] + seconds[runs / 2]) / 2;

@@ -10,9 +10,9 @@
  *                     skip and crop functions into one row buffer, nothing scaled, nothing kept
  *   2 x exact, fast   the first row on two threads, each with half of the samples
  * Figures are of this machine: quote the ratios. Those of one thread are of CPU time, which neighbours on the machine
- * disturb less; what two threads gain is of the time that passes, on two cores that are otherwise idle. --only exact (or
- * another row) runs that row alone, for a profiler.
- * The crops are those of seed 1, epoch 0; sample_peers.py makes the same ones. */
+ * disturb less; what two threads gain is of the time that passes, on two cores that are otherwise idle. --only exact
+ * (or another row) runs that row alone, for a profiler. The crops are those of seed 1, epoch 0; sample_peers.py makes
+ * the same ones. */
 #include <errno.h>
 #include <getopt.h>
 #include <pthread.h>

@@ -402,16 +402,19 @@ def png_file(*chunks, kind=2, depth=8, width=3, interlaced=0, rows=b"\1123456789
             + b"".join(chunks) + png_chunk(b"IDAT", zlib.compress(rows)) + png_chunk(b"IEND"))
 
 
-PNG_CHOICES = {"whole": bytes(7) + b"\1", "crop": bytes([60, 128, 3, 200, 0, 0, 0, 1]), "end": bytes([250, 9, 250, 9]) + bytes(4)}
+PNG_CHOICES = {"whole": bytes(7) + b"\1", "crop": bytes([60, 128, 3, 200, 0, 0, 0, 1]),
+               "end": bytes([250, 9, 250, 9]) + bytes(4)}
 for kind in range(15):
     for coding in 0x08, 0x19, 0x2d, 0x36:
         rows = bytes(range(5)) * 9
         name, choices = list(PNG_CHOICES.items())[(kind + coding) % 3]
         seed("png", f"{kind:02}-{coding:02x}-{name}", bytes([16 - kind, kind, kind, coding, 20]) + rows + choices)
-seed("png", "large", bytes([47, 47, 13, 0x20, 255]) + bytes(1 + i // 48 % 4 if i % 192 == 0 else i % 251 for i in range(2000)) + bytes(8))
+seed("png", "large", bytes([47, 47, 13, 0x20, 255])
+     + bytes(1 + i // 48 % 4 if i % 192 == 0 else i % 251 for i in range(2000)) + bytes(8))
 for name, data in {
     "rgb": png_file(), "interlaced": png_file(interlaced=1, rows=b"\0123\0123\4123456789"),
-    "palette": png_file(png_chunk(b"PLTE", b"123456789"), png_chunk(b"tRNS", b"12"), kind=3, depth=2, rows=b"\0\x1b\0\xe4"),
+    "palette": png_file(png_chunk(b"PLTE", b"123456789"), png_chunk(b"tRNS", b"12"), kind=3, depth=2,
+                        rows=b"\0\x1b\0\xe4"),
     "exif": png_file(png_chunk(b"eXIf", b"MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0")),
     "ancillary": png_file(png_chunk(b"gAMA", b"1234"), png_chunk(b"iCCP", b"a\0\0" + zlib.compress(b"x")),
                           png_chunk(b"zTXt", b"a\0\0" + zlib.compress(b"y")), png_chunk(b"acTL", bytes(8))),
@@ -426,9 +429,11 @@ for name, data in {
 for i, recipe in enumerate([
     (7, 7, 0, 0, 90, 1), (30, 20, 0, 0, 5, 0), (47, 47, 0, 16, 60, 9), (17, 33, 0, 1, 50, 0), (12, 40, 0, 3, 100, 5),
     (9, 9, 0, 2, 75, 1), (24, 24, 0, 64, 80, 1), (24, 24, 0, 32, 0, 1), (0, 0, 0, 1, 9, 3), (0, 47, 0, 0, 30, 1),
-    (20, 21, 4, 0, 75, 2), (20, 21, 8, 1, 75, 2), (20, 21, 0x16, 0, 75, 2), (20, 21, 0x5b, 1, 75, 2), (20, 21, 0x3f, 2, 75, 2),
+    (20, 21, 4, 0, 75, 2), (20, 21, 8, 1, 75, 2), (20, 21, 0x16, 0, 75, 2), (20, 21, 0x5b, 1, 75, 2),
+    (20, 21, 0x3f, 2, 75, 2),
 ]):
-    for name, choices in {"whole": bytes(8), "crop": bytes([60, 128, 3, 200]) + bytes(4), "end": bytes([250, 9, 250, 9]) + bytes(4)}.items():
+    for name, choices in {"whole": bytes(8), "crop": bytes([60, 128, 3, 200]) + bytes(4),
+                          "end": bytes([250, 9, 250, 9]) + bytes(4)}.items():
         seed("webp", f"{i:02}-{name}", bytes(recipe) + choices)
     seed("webp", f"{i:02}-cut", bytes(recipe) + b"\xff\x40\0" + bytes(8))
     seed("webp", f"{i:02}-damaged", bytes(recipe) + b"\0\x60\x55\0\x85\xff" + bytes(8))

@@ -2,11 +2,12 @@
 
     FEEDD_BUILD_DIR=build/release pytest tests/python
 
-Files are made here: by Pillow as far as it writes what is wanted, otherwise by the formats' own specifications (PNG: ISO
-15948; WebP's container: RFC 9649). FEEDD_TEST_DATA is the folder of real data (default: ../shared/data beside the
+Files are made here: by Pillow as far as it writes what is wanted, otherwise by the formats' own specifications (PNG:
+ISO 15948; WebP's container: RFC 9649). FEEDD_TEST_DATA is the folder of real data (default: ../shared/data beside the
 repository); tests that need it skip without it.
 
-The decoders are the same objects in all tests: each test also shows that nothing of the tests before it is left in them.
+The decoders are the same objects in all tests: each test also shows that nothing of the tests before it is left in
+them.
 """
 
 import ctypes
@@ -296,7 +297,8 @@ def test_png_transparency_is_dropped(codecs):
     for interlaced in 0, 1:
         for colour, depth, trns in (
             (PALETTE, 8, bytes(range(200))), (PALETTE, 2, b"\0\x80"), (GRAY, 8, b"\0\x07"), (GRAY, 1, b"\0\1"),
-            (TRUECOLOUR, 8, b"\0\1\0\2\0\3"), (TRUECOLOUR, 16, b"\1\1\2\2\3\3"), (GRAY, 8, b"\0"), (GRAY_ALPHA, 8, b"\0\1"),
+            (TRUECOLOUR, 8, b"\0\1\0\2\0\3"), (TRUECOLOUR, 16, b"\1\1\2\2\3\3"), (GRAY, 8, b"\0"),
+            (GRAY_ALPHA, 8, b"\0\1"),
         ):  # fmt: skip
             data = any_png(rng, 20, 23, colour, depth, interlaced=interlaced, between=chunk(b"tRNS", trns))
             due = pillow(data)
@@ -325,7 +327,8 @@ def test_png_ancillary_chunks_change_nothing(codecs):
         "gAMA": struct.pack(">I", 30000), "cHRM": struct.pack(">8I", *range(31000, 31008)), "sRGB": b"\1",
         "sBIT": b"\1\2\3", "bKGD": bytes(6), "pHYs": bytes(9), "tEXt": b"a\0b", "tIME": bytes(7), "hIST": bytes(8),
         "iCCP": b"a\0\0" + zlib.compress(b"no profile"), "zTXt": b"a\0\0" + zlib.compress(b"text"),
-        "iTXt": b"a\0\1\0\0\0" + zlib.compress(b"text"), "sPLT": b"a\0\10" + bytes(6), "prVt": b"any", "cICP": b"\x09\x10\0\1",
+        "iTXt": b"a\0\1\0\0\0" + zlib.compress(b"text"), "sPLT": b"a\0\10" + bytes(6), "prVt": b"any",
+        "cICP": b"\x09\x10\0\1",
     }  # fmt: skip
     due = None
     for name, content in chunks.items():
@@ -349,19 +352,19 @@ def edited(data, name, offset, value):
 
 
 def test_png_checksums(codecs):
-    """Of IHDR and PLTE they have to be right. IDAT's CRC counts here, zlib's checksum of the whole image for Pillow; with
-    accept_truncated neither does. IEND's isn't looked at."""
+    """Of IHDR and PLTE they have to be right. IDAT's CRC counts here, zlib's checksum of the whole image for Pillow;
+    with accept_truncated neither does. IEND's isn't looked at."""
     rng = random.Random(25)
-    for colour, interlaced in itertools.product((TRUECOLOUR, PALETTE), (0, 1)):
-        data = any_png(rng, 9, 9, colour, 8, interlaced=interlaced)
+    for colour, interlaced, width in itertools.product((TRUECOLOUR, PALETTE), (0, 1), (9, 2)):
+        data = any_png(rng, 9, width, colour, 8, interlaced=interlaced)
         due = pillow(data)
         for name in b"IHDR", b"PLTE", b"IDAT", b"IEND":
             if name not in data:
                 continue
             length = struct.unpack(">I", data[data.index(name) - 4 : data.index(name)])[0]
             bad = edited(data, name, length, data[data.index(name) + 4 + length] ^ 255)
-            status, message = codecs.decode(bad, (0, 0, 9, 9))
-            truncated = codecs.decode(bad, (0, 0, 9, 9), accept_truncated=True)
+            status, message = codecs.decode(bad, (0, 0, width, 9))
+            truncated = codecs.decode(bad, (0, 0, width, 9), accept_truncated=True)
             if name in (b"IHDR", b"PLTE"):
                 assert status == CORRUPT and "CRC" in message and truncated[0] == CORRUPT
                 assert codecs.probe(bad)[0] == CORRUPT
@@ -370,14 +373,21 @@ def test_png_checksums(codecs):
                 assert status == (CORRUPT if name == b"IDAT" else 0) and (status == 0 or "CRC" in message)
                 assert (truncated[1] == due).all()
                 assert (pillow(bad) == due).all()
-                assert (codecs.decode(bad, (0, 0, 9, 8))[0] == 0) == (name == b"IEND" or not interlaced)
+                assert codecs.decode(bad, (0, 0, width, 5))[0] == 0 or (interlaced and name == b"IDAT")
+        for junk in b"\xff\xff\xff\xffjunk", b"\0\0\1\0tEXt", b"\0", b"":  # behind the image: Pillow reads on
+            assert (codecs.whole(data[:-12] + junk)[1] == due).all()
         stored = data[data.index(b"IDAT") + 4 : data.index(b"IEND") - 8]
+        half = len(stored) // 2
+        first, rest = chunk(b"IDAT", stored[:half]), chunk(b"IDAT", stored[half:])
+        bad = data.replace(chunk(b"IDAT", stored), edited(first, b"IDAT", half, first[-4] ^ 255) + rest)
+        assert codecs.whole(bad)[0] == CORRUPT and (pillow(bad) == due).all()
+        assert (codecs.whole(bad, accept_truncated=True)[1] == due).all()
         wrong = data.replace(chunk(b"IDAT", stored), chunk(b"IDAT", stored[:-1] + bytes([stored[-1] ^ 1])))
         assert wrong != data and codecs.whole(wrong)[0] == CORRUPT and isinstance(pillow(wrong), Exception)
 
 
 def test_png_bit_errors(codecs):
-    """All that is decoded to its end is noticed; of a crop that ends before its chunk does, what zlib and filters see."""
+    """All of what is decoded to its end; of a crop that ends before its chunk does, what zlib and filters notice."""
     rng = random.Random(26)
     count = {"whole image": [0, 0], "upper half": [0, 0], "upper half of chunks of 1000 bytes": [0, 0]}
     for _ in range(20):
@@ -480,13 +490,15 @@ def test_png_rows_below_the_crop_do_not_count(codecs):
     bad_filter = rows[: 61 * 40] + b"\5" + rows[61 * 40 + 1 :]
     stored = zlib.compress(rows, 0)
     broken = zlib.compress(rows[: 61 * 40], 0)[:-9] + b"\7\7\7\7\7\7\7\7\7"
-    for data in bad_filter, rows[: 61 * 40], None, stored[: 61 * 41]:
-        body = broken if data is None else data if data is not None and data[:1] == stored[:1] else zlib.compress(data)
+    for word, body in (
+        ("filter", zlib.compress(bad_filter)), ("cut short", zlib.compress(rows[: 61 * 40])), ("damaged", broken),
+        ("cut short", stored[: 61 * 41]),
+    ):  # fmt: skip
         data = header + chunk(b"IDAT", body) + chunk(b"IEND")
         status, got = codecs.decode(data, (2, 3, 15, 20))
         assert status == 0 and (got == samples[3:23, 2:17]).all(), got
         status, got = codecs.decode(data, (2, 3, 15, 50))
-        assert status == CORRUPT, got
+        assert status == CORRUPT and word in got, got
         status, got = codecs.decode(data, (2, 3, 15, 50), accept_truncated=True)
         assert status == 0 and (got[:30] == samples[3:33, 2:17]).all() and (got[-12:] == 0).all()
 
@@ -506,7 +518,8 @@ def test_png_headers_that_make_no_sense(codecs):
             assert status == CORRUPT and message.startswith("PNG: "), content
     for data, word in (
         (SIGNATURE, "cut short"), (SIGNATURE + rest, "IHDR"),
-        (SIGNATURE + chunk(b"IHDR", header()), "cut short"), (SIGNATURE + chunk(b"IHDR", header()) + chunk(b"IEND"), ""),
+        (SIGNATURE + chunk(b"IHDR", header()), "cut short"),
+        (SIGNATURE + chunk(b"IHDR", header()) + chunk(b"IEND"), ""),
         (SIGNATURE + chunk(b"IHDR", header(colour=3)) + rest, "PLTE"),
         (SIGNATURE + chunk(b"IHDR", header(colour=3)) + chunk(b"PLTE", b"1234") + rest, "PLTE"),
         (SIGNATURE + chunk(b"IHDR", header()) + chunk(b"ABCD", b"") + rest, "ABCD"),
@@ -541,14 +554,17 @@ def test_png_animated_shows_the_default_image(codecs):
 
 
 def exif_of(orientation, order="<"):
-    return (b"II*\0" if order == "<" else b"MM\0*") + struct.pack(order + "IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
+    head = b"II*\0" if order == "<" else b"MM\0*"
+    return head + struct.pack(order + "IHHHIHHI", 8, 1, 0x0112, 3, 1, orientation, 0, 0)
 
 
 def pillow_orientation(data):
     """Which of the eight turns exif_transpose() makes of a picture in which they all differ."""
     ImageFile.LOAD_TRUNCATED_IMAGES = False
-    coded = numpy.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
-    upright = numpy.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # EXIF that is cut short
+        coded = numpy.asarray(Image.open(io.BytesIO(data)).convert("RGB"))
+        upright = numpy.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(data))).convert("RGB"))
     turns = (coded, coded[:, ::-1], coded[::-1, ::-1], coded[::-1], coded.transpose(1, 0, 2),
              numpy.rot90(coded, -1), numpy.rot90(coded, 2).transpose(1, 0, 2), numpy.rot90(coded))  # fmt: skip
     same = [i for i, turned in enumerate(turns, 1) if turned.shape == upright.shape and (turned == upright).all()]
@@ -575,10 +591,10 @@ def test_png_orientation(codecs):
 
 
 def test_png_text_and_profiles_are_not_inflated(codecs):
-    """Chunks of a megabyte that would be a gigabyte. Peak memory is of the process: it only grows."""
+    """Chunks of 260 KB that would be 256 MiB. Peak memory is of the process: it only grows."""
     rng = random.Random(33)
     bomb = zlib.compressobj(9)
-    content = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(1 << 10)) + bomb.flush()
+    content = b"".join(bomb.compress(bytes(1 << 20)) for _ in range(1 << 8)) + bomb.flush()
     chunks = b"".join(
         chunk(name, start + content)
         for name, start in ((b"iCCP", b"a\0\0"), (b"zTXt", b"a\0\0"), (b"iTXt", b"a\0\1\0\0\0"))
@@ -587,11 +603,11 @@ def test_png_text_and_profiles_are_not_inflated(codecs):
     del content
     codecs.whole(data)
     before = resource.getrusage(resource.RUSAGE_SELF)
-    for _ in range(20):
+    for _ in range(5):
         assert codecs.whole(data)[0] == 0
     after = resource.getrusage(resource.RUSAGE_SELF)
     assert after.ru_maxrss - before.ru_maxrss < 20_000  # KiB
-    assert after.ru_utime - before.ru_utime < 5
+    assert after.ru_utime - before.ru_utime < 1
 
 
 def test_png_limits(codecs):
@@ -773,7 +789,9 @@ def test_webp_orientation(codecs):
     assert codecs.probe(data) == (0, (34, 21, 6))
 
 
-WEBP_CUT = {"lossy": {"quality": 80}, "noise": {"quality": 100}, "lossless": {"lossless": True}, "alpha": {"quality": 70}}
+WEBP_CUT = {
+    "lossy": {"quality": 80}, "noise": {"quality": 100}, "lossless": {"lossless": True}, "alpha": {"quality": 70}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", WEBP_CUT)

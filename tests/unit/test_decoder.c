@@ -7,7 +7,6 @@
 
 #include "codec.h"
 #include "decoder.h"
-#include "exif.h"
 
 struct beginning {
     size_t size;
@@ -131,25 +130,6 @@ START_TEST(luma)
 }
 END_TEST
 
-START_TEST(orientation)
-{
-    static const char bytes[] = "Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
-    uint8_t block[sizeof(bytes) - 1];
-    memcpy(block, bytes, sizeof(block));
-    ck_assert_uint_eq(codec_orientation(block, sizeof(block)), 6);
-    ck_assert_uint_eq(codec_orientation(block + 6, sizeof(block) - 6), 6);
-    ck_assert_uint_eq(exif_orientation(block + 6, sizeof(block) - 6), 6);
-    for (size_t size = 0; size < 6 + 22; size++) {
-        uint8_t *copy = malloc(size + 1);
-        ck_assert_ptr_nonnull(copy);
-        memcpy(copy + 1, block, size);
-        ck_assert_uint_eq(codec_orientation(copy + 1, size), 1);
-        free(copy);
-    }
-    ck_assert_uint_eq(codec_orientation(NULL, 0), 1);
-}
-END_TEST
-
 int main(void)
 {
     Suite *suite = suite_create("decoder");
@@ -158,7 +138,6 @@ int main(void)
     tcase_add_test(tcase, others);
     tcase_add_test(tcase, sizes);
     tcase_add_test(tcase, luma);
-    tcase_add_test(tcase, orientation);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);
