@@ -61,7 +61,7 @@ def test_a_path(private, photos, folder, monkeypatch):
         for path in "./photos", "~/photos", str(photos):
             with feedd.NumpyLoader(path, batch_size=10) as other:
                 assert other.stats()["dataset"] == str(photos)
-        assert len(pids(folder)) == 1
+        wait_for(lambda: len(pids(folder)) == 1, what="the end of those that found one running")
 
 
 JOB = """

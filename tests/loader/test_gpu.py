@@ -230,8 +230,10 @@ while True:
         said.append(str(error))
 print(json.dumps([said, read, loader.stats()["held"]]))
 """
+    slow = {"FEEDD_FAKE_CUDA_DELAY_US": "normalize_cuda_launch:2000"}  # what is read on an idle stream needs no event
     for function in "normalize_cuda_launch", "cudaMemcpyAsync", "cudaEventRecord":
-        said, read, held = python(code, gpu.socket, env={"FEEDD_FAKE_CUDA_FAIL": f"{function}:3:cudaErrorUnknown"})
+        fail = {"FEEDD_FAKE_CUDA_FAIL": f"{function}:3:cudaErrorUnknown"}
+        said, read, held = python(code, gpu.socket, env={**slow, **fail})
         assert len(said) == 1 and "cudaErrorUnknown" in said[0] and read == 20 and held == 0, json.dumps(
             [said, read, held]
         )
