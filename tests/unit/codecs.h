@@ -62,7 +62,7 @@ static inline struct file copy_of(struct file file, size_t size)
 }
 
 /* The programs are linked with --wrap=malloc and --wrap=calloc. */
-static unsigned allocations_left = UINT32_MAX; /* that succeed */
+static _Thread_local unsigned allocations_left = UINT32_MAX; /* of this thread, that succeed */
 
 void *__real_malloc(size_t bytes);
 void *__real_calloc(size_t count, size_t bytes);
