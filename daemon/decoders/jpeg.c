@@ -15,8 +15,9 @@
  *
  * FAST: the same, but with shrink > 1 the transform scales. Against exact pixels, both scaled to 1/2, 1/4 and 1/8 of
  * 200 photos, that is 2.1, 1.9 and 2.2 levels off on average, 79 at most, and 36 to 38 dB apart; it makes the decoding
- * of random crops for 224 x 224 3 to 4 % cheaper, and what is left to scale 4 to 64 times smaller. Nothing else is given
- * up: the fast transform (IFAST) and plain upsampling together would save 4 to 6 %. tests/bench/decode.c prints these.
+ * of random crops for 224 x 224 3 to 4 % cheaper, and what is left to scale 4 to 64 times smaller. Nothing else is
+ * given up: the fast transform (IFAST) and plain upsampling together would save 4 to 6 %. tests/bench/decode.c prints
+ * these.
  *
  * Damage. A warning that is about the picture is an error, for one that is half gray is worse than none; Pillow
  * delivers most of them in silence. As in Pillow, what leaves the picture whole is tolerated: bytes before a marker
