@@ -304,7 +304,8 @@ int main(int argc, char **argv)
     if (only == NULL) {
         printf("exact / bare exact: %.2f, fast / bare fast: %.2f, fast / exact: %.2f\n", cpu_rate[0] / cpu_rate[1],
                cpu_rate[2] / cpu_rate[3], cpu_rate[2] / cpu_rate[0]);
-        printf("two threads / one: exact %.2f, fast %.2f\n", rate[4] / rate[0], rate[5] / rate[2]);
+        printf("two threads / one: exact %.2f, fast %.2f; CPU time a sample: %.2f and %.2f times that of one\n",
+               rate[4] / rate[0], rate[5] / rate[2], cpu_rate[0] / cpu_rate[4], cpu_rate[2] / cpu_rate[5]);
     }
     return 0;
 }
