@@ -73,7 +73,7 @@ struct decoder_ops {
     void (*decoder_free)(struct decoder *decoder);
     /* Reads the header. @return 0; FEEDD_E_CORRUPT, FEEDD_E_UNSUPPORTED (said by name), FEEDD_E_LIMIT */
     int (*probe)(struct decoder *decoder, struct blob in, struct image_info *out, struct feedd_error *err);
-    /* Decodes decode_region(spec). Damage counts only where it touches that region.
+    /* Decodes decode_region(spec). Damage counts only where it touches that region; in files of several scans anywhere.
      * @param out     region height x width x channels uint8; every byte is written on success, undefined on failure
      * @param stride  bytes from row to row of `out`
      * @return 0; FEEDD_E_CORRUPT (reason in err), FEEDD_E_UNSUPPORTED, FEEDD_E_LIMIT, FEEDD_E_MEMORY; FEEDD_E_ARGUMENT
