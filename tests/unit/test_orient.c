@@ -60,7 +60,7 @@ static void check_pixels(int orientation, uint32_t width, uint32_t height, uint3
     memcpy(due, out, out_size); /* what lies between the rows stays */
     for (uint32_t row = 0; row < height; row++)
         for (uint32_t column = 0; column < width; column++) {
-            uint32_t x, y;
+            uint32_t x = 0, y = 0;
             upright_place(orientation, column, row, out_width, out_height, &x, &y);
             memcpy(due + y * out_stride + (size_t)x * channels, in + row * in_stride + (size_t)column * channels,
                    channels);
