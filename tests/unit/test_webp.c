@@ -474,7 +474,8 @@ START_TEST(memory_stays)
     struct reference reference = reference_make();
     struct decoder *decoder = must_make(&decoder_webp, ANY_LIMIT);
     size_t before = 0;
-    for (int round = 0; round < 30; round++) {
+    for (int i = 0; i < 90; i++) { /* the same three times: an allocator keeps some of what it has freed, by size */
+        const int round = i % 30;
         reference_check(&reference, decoder);
         struct file bad = copy_of(reference.file, reference.file.size - (size_t)round * 10);
         bad.bytes[bad.size / 2] ^= (uint8_t)(round % 3);
@@ -484,7 +485,7 @@ START_TEST(memory_stays)
         try_decode(decoder, bad, &spec, &got, &err);
         free(got);
         free(bad.bytes);
-        if (round == 2)
+        if (i == 59)
             before = allocated_bytes();
     }
     ck_assert_uint_eq(allocated_bytes(), before);
