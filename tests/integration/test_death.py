@@ -50,7 +50,7 @@ def stuck(feedd):
             held = [
                 s["held"] for client in report["clients"] if client["pid"] == process.pid for s in client["streams"]
             ]
-            return stream is not None and held == [stream["depth"]]
+            return stream is not None and held == [stream["depth"]] != [0]  # 0: it is still being opened
 
         feedd.wait_report(full, what="a client that holds all of its ring")
         return process
