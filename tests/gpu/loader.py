@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """loader.py - the Python package on a machine with a GPU, from a bundle (loader_bundle.sh); builds nothing.
 
-    python3 tests/gpu/loader.py [--device cuda|cpu] [--quick]
+    python3 tests/gpu/loader.py [--device cuda|cpu] [--quick] [--only CHECK...]
 
 Byte equality of torch, JAX, CuPy and NumPy with the digests of feedctl cat, and of floats made on the GPU with those made
 on the CPU; what next() costs; the seed experiment against torch's DataLoader, three seeds; a sweep of four trainers on
-photos against four DataLoaders; a trace. The table comes last: ok or MISS against the goal, or why it was left out. The
+photos against four DataLoaders; ResNet-50 with random resized crops; a trace. The table comes last: ok or MISS against the goal, or why it was left out. The
 exit code is 0 only when nothing missed. OUT: folder to which everything is written too. --device cpu and --quick are to
 try the script itself where there is no GPU.
 """
@@ -13,6 +13,7 @@ try the script itself where there is no GPU.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import importlib.util
 import json
 import os
@@ -69,7 +70,12 @@ def check_digests(options: argparse.Namespace, config: str) -> None:
     """Raw batches by each framework, and what feedctl prints of the same ones."""
     import feedd
     import numpy
-    import xxhash
+
+    xxhash = ctypes.CDLL(HERE / "lib" / "libxxhash.so.0")
+    xxhash.XXH3_64bits.restype, xxhash.XXH3_64bits.argtypes = ctypes.c_uint64, [ctypes.c_char_p, ctypes.c_size_t]
+
+    def digest(array: numpy.ndarray) -> str:
+        return f"{xxhash.XXH3_64bits(array.tobytes(), array.nbytes):016x}"
 
     probe = feedd.NumpyLoader("train", batch_size=64, autostart=config)
     socket = os.fsdecode(probe._client._find_socket())
@@ -95,7 +101,7 @@ def check_digests(options: argparse.Namespace, config: str) -> None:
                     arrays = {name: numpy.ascontiguousarray(to_numpy[module](array)) for name, array in batch.items()}
                     if module == "jax":  # whose integers have 32 bits
                         arrays.update({name: arrays[name].astype(numpy.int64) for name in ("label", "index")})
-                    same += digests == {n: xxhash.xxh3_64_hexdigest(a.tobytes()) for n, a in arrays.items()}
+                    same += digests == {n: digest(a) for n, a in arrays.items()}
                     del batch
             row(what, f"{same} of {len(expected)} batches", goal(same == len(expected) > 0))
 
@@ -191,17 +197,39 @@ def check_seed_experiment(options: argparse.Namespace) -> None:
         row("the same in half precision", f"{half['accuracy']} %, {half['images_per_s']:,} images/s", "printed")
 
 
-def check_sweep(options: argparse.Namespace, folder: Path) -> None:
-    photos = HERE / "data" / "imagenet-sample"
-    if missing("torch") or not photos.is_dir():
-        row("the sweep", "", f"left out: {missing('torch') or 'no photos'}")
-        return
-    many = folder / "photos"  # 200 photos are too few for an epoch of four loaders
-    for place in photos.iterdir():
+def many_photos(options: argparse.Namespace, folder: Path) -> Path:
+    """Ten copies of each photo: the sample is too small for an epoch of four loaders."""
+    many = folder / "photos"
+    for place in () if many.exists() else (HERE / "data" / "imagenet-sample").iterdir():
         for photo in place.glob("*") if place.is_dir() else ():
             (many / place.name).mkdir(parents=True, exist_ok=True)
             for copy in range(1 if options.quick else 10):
                 shutil.copy(photo, many / place.name / f"{copy}-{photo.name}")
+    return many
+
+
+def no_photos() -> str:
+    return missing("torch") or ("" if (HERE / "data" / "imagenet-sample").is_dir() else "no photos")
+
+
+def check_imagenet(options: argparse.Namespace, folder: Path) -> None:
+    lacking = no_photos() or missing("torchvision")
+    if lacking:
+        row("ResNet-50 on photos", "", f"left out: {lacking}")
+        return
+    many = many_photos(options, folder)
+    small = ["--arch", "small", "--size", 64, "--batch-size", 8, "--steps", 2] if options.quick else ["--batch-size", 128]
+    out = last_json(run(sys.executable, EXAMPLES / "imagenet.py", "--device", options.device, "--train", many, "--val", many,
+                        "--epochs", 3, *small))  # fmt: skip
+    if out:
+        row("ResNet-50 on photos, end to end", f"{out['images_per_s']:,} images/s, loss {out['loss']}", "printed")
+
+
+def check_sweep(options: argparse.Namespace, folder: Path) -> None:
+    if no_photos():
+        row("the sweep", "", f"left out: {no_photos()}")
+        return
+    many = many_photos(options, folder)
     out = {}
     for loader in ("feedd", "torch"):
         out[loader] = last_json(run(
@@ -261,6 +289,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--workers", type=int, default=16, help="of torch's loaders")
+    parser.add_argument("--only", nargs="+", metavar="CHECK", help="digests, floats, overhead...: what check_* is named")
     options = parser.parse_args()
     options.fashion = HERE / "data" / "fashion-mnist"
     options.feedctl = HERE / "bin" / "feedctl"
@@ -277,8 +306,10 @@ def main() -> int:
     config = common.write_config(common.digits_config(str(options.fashion)), str(folder))
     for check, *more in (
         (check_digests, config), (check_floats, config), (check_overhead,), (check_trace, folder), (check_jax_example,),
-        (check_seed_experiment,), (check_sweep, folder),
+        (check_seed_experiment,), (check_sweep, folder), (check_imagenet, folder),
     ):  # fmt: skip
+        if options.only and check.__name__.removeprefix("check_") not in options.only:
+            continue
         print(f"\n== {check.__name__}", flush=True)
         try:
             check(options, *more)
