@@ -33,6 +33,29 @@ int device_map(const struct device *device, const uint8_t handle[DEVICE_HANDLE_B
                struct feedd_error *err);
 void device_unmap(const struct device *device, void *base);
 
+/* Maps GPU memory behind a descriptor, for reading alone: a kernel of this process that writes there is ended by the
+ * GPU.
+ * @param bytes  of that memory. @return 0 and *out; FEEDD_E_DEVICE */
+int device_import(const struct device *device, int fd, uint64_t bytes, void **out, struct feedd_error *err);
+void device_unimport(const struct device *device, void *base, uint64_t bytes);
+
+/* Lets the device read a read-only mapping of host memory at full speed. */
+int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err);
+void device_unregister(const struct device *device, const void *memory);
+
+/* Enqueues a copy from host memory that is registered. */
+int device_upload(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                  struct feedd_error *err);
+
+/* Device memory that images are copied to on their way from registered host memory to the kernel: one, used again and
+ * again, also by different streams, each of which waits for the last user. Made where it is first needed. */
+struct device_scratch;
+int device_scratch_normalize(const struct device *device, struct device_scratch **scratch, size_t scratch_bytes,
+                             const struct normalize_params *params, const uint8_t *in,
+                             const struct normalize_window *windows, void *out, struct CUstream_st *stream,
+                             struct feedd_error *err);
+void device_scratch_free(const struct device *device, struct device_scratch *scratch); /* NULL is allowed */
+
 /* Enqueues a copy within the device's memory on `stream`. */
 int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
                 struct feedd_error *err);

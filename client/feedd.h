@@ -72,6 +72,7 @@ void feedd_client_close(struct feedd_client *client);
 
 /* What to open. Begin with FEEDD_OPEN_OPTIONS_INIT: 0 and NULL mean "as the stream is configured", or for a dataset
  * the default in brackets. Strings are copied. */
+struct feedd_normalize_options;
 struct feedd_open_options {
     size_t size;              /* of this structure: tells the library which of its members the caller knows */
     uint32_t batch_size;      /* samples [64] */
@@ -99,10 +100,21 @@ struct feedd_open_options {
     int32_t reconnect;
     uint32_t reconnect_timeout_ms; /* how long to try; then feedd_next() answers FEEDD_E_CONNECTION [60,000] */
     const char *transform;         /* as feedd.conf(5) has it behind `transform:`, in its place; JSON is right, too */
+    /* How batches that are wanted on a GPU get there: "ipc" (CUDA IPC), "fd" (a descriptor of GPU memory that this
+     * process maps read-only, so that a write of its own can't spoil a batch for others), "host" (host memory that the
+     * GPU reads: the library copies what feedd_normalize() and feedd_batch_copy() are asked for), or "auto": the first
+     * of these that works, and schema.mode_reason says why not those before it [$FEEDD_TRANSPORT, or auto] */
+    const char *transport;
+    int32_t normalize; /* enum feedd_normalize_mode: who makes `output`; 0: the caller with feedd_normalize(), where
+                        * this library can run its kernel, else the daemon [0] */
+    /* What images are wanted as. With normalize = daemon or cpu, or where 0 comes to that, this is what slots hold, and
+     * the schema's field has its dtype and shape; no windows, height and width 0. Copied; NULL: uint8 as decoded */
+    const struct feedd_normalize_options *output;
 };
 #define FEEDD_OPEN_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
-        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL   \
+        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL,  \
+            NULL, 0, NULL                                                                                              \
     }
 
 /* Opens a stream of the daemon's configuration, or a dataset with defaults. Waits while the daemon indexes the dataset.
@@ -154,10 +166,13 @@ struct feedd_schema {
     int32_t share;           /* enum feedd_share */
     const char *group;       /* its name, "" when private */
     uint64_t slot_bytes;     /* of one batch in the ring */
-    const char *transport;   /* how batches are mapped: "host", "ipc" */
-    const char *mode_reason; /* why that one, for a person */
-    const char *device;      /* UUID of the GPU that holds the batches, "" in host memory */
-    int32_t device_ordinal;  /* CUDA's number of it in this process; -1 in host memory */
+    const char *transport;   /* how batches are mapped: "host", "ipc", "fd" */
+    const char *mode_reason; /* why that one, and why normalised so, for a person */
+    const char *device;      /* UUID of the GPU that batches are for; "": none, they are for the CPU */
+    int32_t device_ordinal;  /* CUDA's number of it in this process; -1: none */
+    int32_t normalize;     /* enum feedd_normalize_mode, the effective one: with FEEDD_NORMALIZE_CLIENT images are uint8
+                            * and the caller's to normalise */
+    int32_t views_on_host; /* 1: views are in host memory: without a GPU, or with transport "host" */
 };
 const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream);
 

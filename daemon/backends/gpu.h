@@ -10,6 +10,7 @@
 #define FEEDD_GPU_H
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "backend.h"
@@ -30,6 +31,8 @@ struct gpu {
     char uuid[FEEDD_UUID_TEXT];
     char name[256];
     uint64_t memory_bytes;
+    int node;           /* NUMA node that it is near to; -1: unknown, or there is only one */
+    bool transports_fd; /* it can share memory by descriptors; constant once up */
     /* any thread */
     _Atomic int state;        /* enum gpu_state */
     struct feedd_error error; /* written before the state becomes GPU_DOWN, constant from then on */
@@ -70,8 +73,10 @@ struct gpu *gpus_find(const struct gpus *gpus, const char *uuid, struct feedd_er
 /* Once a second: rates. */
 void gpu_tick(struct gpu *gpu, uint64_t span_ns);
 
-/* Bytes of GPU memory that a ring takes: a multiple of 2 MiB, since an IPC handle shows what shares the driver's block
- * of that size with an allocation. */
-uint64_t gpu_slab_bytes(const struct slot_layout *layout, uint32_t depth);
+/* Bytes of GPU memory that a ring takes: the placements, a multiple of 2 MiB, since an IPC handle shows what shares the
+ * driver's block of that size with an allocation; and with `normalize` the GPU_SCRATCH_IMAGES that copies go to before
+ * the kernel reads them, each as large as the staging's field 0, in an allocation of their own. */
+#define GPU_SCRATCH_IMAGES 3u /* one is copied to, one is read by the kernel, one is between them */
+uint64_t gpu_ring_bytes(const struct ring_spec *spec);
 
 #endif
