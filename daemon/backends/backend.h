@@ -1,5 +1,5 @@
 /* backend.h - where batches live: staging, which workers write, and rings of placements, which clients map; the ops
- * table of host.c, and of the GPU's.
+ * table of host.c and of cuda_ring.c.
  *
  *   staging: sealed host memory, depth slots          one a stream
  *   ring:    depth placements and their records       one for each place where members of the stream's group want them
@@ -46,11 +46,11 @@ struct staging {
     uint8_t *memory; /* depth slots, slot_bytes apart, and a proof page */
     int fd;          /* what a client maps, with TRANSPORT_HOST */
     uint64_t nonce;  /* in the proof page: who can tell it has mapped the memory */
-    /* Pinned by the first ring on a GPU, for all GPUs; unpinned when the staging is freed. Under the lock. */
+    /* Pinned by the first ring on a GPU, for all GPUs; unpinned when the staging is freed. Under the lock, which that
+     * ring's worker holds meanwhile: whoever makes another ring waits, and then finds it pinned, or does it. */
     pthread_mutex_t lock;
     struct gpu *pinned_by; /* NULL: it is not pinned */
-    uint64_t pinned_bytes; /* from its start, in pieces of pinned_step: also what was done before an error */
-    uint64_t pinned_step;  /* a multiple of slot_bytes: a copy never spans two registrations */
+    uint64_t pinned_step;  /* bytes of a piece, a multiple of slot_bytes: a copy never spans two registrations */
 };
 
 /* Sealed, every page there. @param node  NUMA node, or -1
@@ -114,14 +114,18 @@ struct backend_ops {
 
 extern const struct backend_ops backend_host, backend_cuda; /* the latter: of a struct gpu */
 
-/* The part of a ring that every backend has: the records, a sealed memfd, and the nonce.
- * @return 0, or FEEDD_E_MEMORY, FEEDD_E_IO; ring_meta_free() undoes what was done */
+/* The records of a ring, a sealed memfd: every backend has them.
+ * @return 0, or FEEDD_E_MEMORY, FEEDD_E_IO; ring_meta_free() undoes it, also where it wasn't made */
 int ring_meta_new(struct ring *ring, struct feedd_error *err);
 void ring_meta_free(struct ring *ring);
 
+/* What nobody can guess. @return 0 or FEEDD_E_IO */
+int backend_nonce(uint64_t *nonce, struct feedd_error *err);
+
 /* A sealed memfd of the daemon's, mapped writable here and by nobody else: clients can't write, shrink or grow it.
- * @param node  NUMA node that its pages shall be on, or -1
- * @return 0, *fd and *memory (owned: munmap, close); FEEDD_E_MEMORY, FEEDD_E_IO */
+ * @param node  NUMA node that its pages shall be on if there is room, or -1
+ * @return 0, *fd and *memory (owned: backend_memfd_free(), or munmap and close); FEEDD_E_MEMORY, FEEDD_E_IO */
 int backend_memfd_new(const char *name, uint64_t bytes, int node, int *fd, uint8_t **memory, struct feedd_error *err);
+void backend_memfd_free(int fd, uint8_t *memory, uint64_t bytes);
 
 #endif
