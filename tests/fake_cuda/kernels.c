@@ -129,3 +129,22 @@ int gpu_checksum(const void *device, size_t bytes, uint64_t *pinned_out, void *s
     launch_access(launch, pinned_out, sizeof(*pinned_out));
     return launch_on(__func__, launch, stream);
 }
+
+struct fill_job {
+    size_t bytes;
+    uint8_t value;
+};
+
+static void fill(const void *parameters, void *const memory[])
+{
+    const struct fill_job *job = parameters;
+    memset(memory[0], job->value, job->bytes);
+}
+
+int gpu_fill(void *device, size_t bytes, uint8_t value, void *stream)
+{
+    struct launch *launch = launch_new(fill, sizeof(struct fill_job));
+    *(struct fill_job *)launch->parameters = (struct fill_job){bytes, value};
+    launch_access(launch, device, bytes);
+    return launch_on(__func__, launch, stream);
+}
