@@ -207,6 +207,21 @@ static int parse_join(struct conf_walk *w, const struct conf_key *key, yaml_node
     return rc;
 }
 
+static int parse_numa(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    const char *text;
+    char buffer[CONF_SHOWN_SIZE];
+    int rc = conf_text(w, node, &text);
+    if (rc != 0)
+        return rc;
+    const bool numa = strcmp(text, "auto") == 0;
+    if (!numa && strcmp(text, "off") != 0)
+        return conf_fail(w, node, "'%s' is not allowed; allowed: auto, off", conf_shown(text, buffer));
+    *(bool *)field = numa;
+    return 0;
+}
+
 /* GPUs. */
 
 /* As nvidia-smi -L writes it: "GPU-" and hexadecimal digits in groups of 8, 4, 4, 4 and 12. */
@@ -371,6 +386,7 @@ static const struct conf_key file_keys[] = {
 static const struct conf_key daemon_keys[] = {
     {"socket", 0, parse_socket, DAEMON(socket), 0, 0},
     {"workers", CONF_AUTO, conf_u32, DAEMON(workers), 1, 1024},
+    {"numa", 0, parse_numa, DAEMON(numa), 0, 0},
     {"ring_memory_max", CONF_AUTO, conf_size, DAEMON(ring_memory_max), 1, UINT64_MAX},
     {"dataset_memory_max", CONF_AUTO, conf_size, DAEMON(dataset_memory_max), 1, UINT64_MAX},
     {"gpus", 0, parse_gpus, 0, 0, 0},
@@ -646,6 +662,7 @@ static struct config *config_new(const char *path)
     config->path = strdup(path);
     config->socket = strdup(SOCKET_DEFAULT);
     config->cache_dir = default_cache_dir();
+    config->numa = true;
     config->clients_max = 256;
     config->streams_per_client_max = 16;
     config->leases_per_client_max = 1024;

@@ -3,6 +3,7 @@
  *   daemon:
  *     socket: /run/feedd/feedd.sock   # made here unless systemd passes one
  *     workers: auto                   # decode threads; auto = the CPUs that the process may use
+ *     numa: auto                      # auto: workers and rings near the GPUs; off: where the kernel puts them
  *     ring_memory_max: auto           # bytes of all rings together (K, M, G, T: powers of 1024); auto = half of memory
  *     dataset_memory_max: auto        # bytes that datasets may hold in memory; auto = half of memory
  *     gpus: all                       # which GPUs to drive: all, none, or a list of UUIDs
@@ -90,6 +91,7 @@ struct config {
     char *path;
     char *socket;
     uint32_t workers;            /* 0 = auto */
+    bool numa;                   /* workers and rings near the GPUs */
     uint64_t ring_memory_max;    /* bytes; 0 = auto */
     uint64_t dataset_memory_max; /* bytes; 0 = auto */
     uint64_t pinned_max;         /* bytes; 0 = auto: ring_memory_max */

@@ -192,6 +192,19 @@ static json_t *gpu_json(const struct pipeline *pipeline, const struct gpu *gpu)
         gpu->rate.copies_s, "copied_bytes_per_s", gpu->rate.copied_bytes_s, "copying", gpu->rate.busy);
 }
 
+/* Empty: they run anywhere. */
+static json_t *workers_near_json(const struct pool *pool)
+{
+    uint32_t count;
+    const struct pool_node *nodes = pool_nodes(pool, &count);
+    json_t *json = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(json, json_pack("{s:i, s:i, s:i, s:i}", "node", nodes[i].node, "workers",
+                                              (int)nodes[i].workers, "cpus", (int)nodes[i].cpus, "gpus",
+                                              (int)nodes[i].gpus));
+    return json;
+}
+
 static json_t *client_json(const struct connection *connection, uint64_t now_ns)
 {
     json_t *streams = json_array();
@@ -287,10 +300,10 @@ char *report_status(const struct connection *to)
             json_array_append_new(verifications, verification_json(connection, now_ns));
     }
     json_t *daemon =
-        json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid", (int)getpid(),
+        json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:o, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid", (int)getpid(),
                   "uptime_s", (double)(now_ns - server->started_ns) / 1e9, "config", text(server->config->path),
                   "socket", text(server->listener.path), "workers", (int)pool_worker_count(pipeline->pool),
-                  "workers_stuck", (int)pool_stuck_count(pipeline->pool), "workers_busy", pipeline->rate.busy,
+                  "workers_near", workers_near_json(pipeline->pool), "workers_stuck", (int)pool_stuck_count(pipeline->pool), "workers_busy", pipeline->rate.busy,
                   "connections", integer(server->stats.connections), "refused", integer(server->stats.refused));
     json_t *memory =
         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "ring_bytes", integer(pipeline->ring_bytes), "ring_max",

@@ -469,11 +469,11 @@ END_TEST
 
 START_TEST(keys_and_kinds)
 {
-    refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
-                                        "dataset_memory_max, gpus, gpu_memory_max, pinned_max, clients_max, "
-                                        "streams_per_client_max, leases_per_client_max, ring_memory_per_client_max, "
-                                        "image_pixels_max, image_bytes_max, read_timeout_ms, linger_s, cache_dir, "
-                                        "allow, admin");
+    refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, numa, "
+                                        "ring_memory_max, dataset_memory_max, gpus, gpu_memory_max, pinned_max, "
+                                        "clients_max, streams_per_client_max, leases_per_client_max, "
+                                        "ring_memory_per_client_max, image_pixels_max, image_bytes_max, "
+                                        "read_timeout_ms, linger_s, cache_dir, allow, admin");
     refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
     refuse("datasets:\n  a:\n    image: x\n    reader: idx\n",
            ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes, subset, splits, allow");
@@ -971,6 +971,23 @@ START_TEST(transform_texts)
 }
 END_TEST
 
+START_TEST(numa)
+{
+    static const struct {
+        const char *text;
+        bool numa;
+    } good[] = {{"{}", true}, {"{numa: auto}", true}, {"{numa: off}", false}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char text[64];
+        snprintf(text, sizeof(text), "daemon: %s\n", good[i].text);
+        struct config *c = load(text);
+        ck_assert_int_eq(c->numa, good[i].numa);
+        config_free(c);
+    }
+    refuse("daemon:\n  numa: 0\n", ":2: daemon.numa: '0' is not allowed; allowed: auto, off");
+}
+END_TEST
+
 START_TEST(gpus)
 {
     static const char allowed[] = "; allowed: all, none, or a list of UUIDs as nvidia-smi -L prints them";
@@ -1417,6 +1434,7 @@ int main(void)
     tcase_add_test(tcase, sharing);
     tcase_add_test(tcase, transforms);
     tcase_add_test(tcase, transform_texts);
+    tcase_add_test(tcase, numa);
     tcase_add_test(tcase, gpus);
     tcase_add_test(tcase, image_keys);
     tcase_add_test(tcase, access_rules);
