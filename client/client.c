@@ -157,7 +157,7 @@ static int handle_stream(struct feedd_client *client, const struct wire_packet *
         return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a packet of type %u that nobody asked for", packet->type);
     struct feedd_stream *stream = find_opening(client, answer->request);
     if (stream != NULL)
-        return stream_opened(stream, answer, packet, err);
+        return open_answered(stream, answer, packet, err);
     Feedd__Close message = FEEDD__CLOSE__INIT; /* given up while it was being opened */
     message.stream = answer->stream;
     return client_send(client, WIRE_CLOSE, &message.base, err);

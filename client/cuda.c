@@ -3,10 +3,14 @@
  *
  * What can fail: everything; a device that isn't there is said with what is missing. An error that a kernel of the
  * caller's has caused shows up here too, and is passed on.
+ * Memory behind a descriptor is the driver's alone to map: its functions are asked of the runtime by name, so that
+ * nothing is linked to a driver that isn't there.
  * Threads: any. The table of opened memory has a lock: a process that opens a handle a second time gets the same
  * address again, and must close it as often, so two members of one group in one process share what the first has
  * opened. */
+#include <cuda.h>
 #include <cuda_runtime_api.h>
+#include <cudaTypedefs.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +34,26 @@ static struct opened *opened_list;
 struct device_mark {
     cudaEvent_t event;
 };
+
+struct device_scratch {
+    void *memory;
+    cudaEvent_t idle; /* its last user is done with it */
+};
+
+/* What is called of the driver. */
+static struct driver {
+    PFN_cuGetErrorString_v6000 error_string;
+    PFN_cuGetErrorName_v6000 error_name;
+    PFN_cuMemImportFromShareableHandle_v10020 import;
+    PFN_cuMemAddressReserve_v10020 reserve;
+    PFN_cuMemMap_v10020 map;
+    PFN_cuMemSetAccess_v10020 set_access;
+    PFN_cuMemUnmap_v10020 unmap;
+    PFN_cuMemAddressFree_v10020 free;
+    PFN_cuMemRelease_v10020 release;
+} driver;
+static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
+static bool driver_found; /* under the lock: the table is filled, and constant from then on */
 
 /* While another device is current, and while graphs are captured by other threads, which allow few calls. */
 struct visit {
@@ -212,6 +236,145 @@ void device_unmap(const struct device *device, void *base)
     pthread_mutex_unlock(&opened_lock);
 }
 
+/* ---- memory behind a descriptor ---- */
+
+/* As they were in CUDA 12.4, the oldest one that is supported. */
+static int find_entry(const char *name, void **out, struct feedd_error *err)
+{
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+#if CUDART_VERSION >= 12050
+    cudaError_t error = cudaGetDriverEntryPointByVersion(name, out, 12040, cudaEnableDefault, &found);
+#else
+    cudaError_t error = cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &found);
+#endif
+    if (error != cudaSuccess)
+        return cuda_failed(error, name, err);
+    return found == cudaDriverEntryPointSuccess ? 0 : error_set(err, FEEDD_E_DEVICE, "the driver has no %s()", name);
+}
+
+static int fill_driver(struct feedd_error *err)
+{
+    static const char *const names[] = {"cuGetErrorString",    "cuGetErrorName",   "cuMemImportFromShareableHandle",
+                                        "cuMemAddressReserve", "cuMemMap",         "cuMemSetAccess",
+                                        "cuMemUnmap",          "cuMemAddressFree", "cuMemRelease"};
+    void *entries[sizeof(names) / sizeof(names[0])];
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+        int status = find_entry(names[i], &entries[i], err);
+        if (status != 0)
+            return status;
+    }
+    driver = (struct driver){
+        .error_string = (PFN_cuGetErrorString_v6000)entries[0],
+        .error_name = (PFN_cuGetErrorName_v6000)entries[1],
+        .import = (PFN_cuMemImportFromShareableHandle_v10020)entries[2],
+        .reserve = (PFN_cuMemAddressReserve_v10020)entries[3],
+        .map = (PFN_cuMemMap_v10020)entries[4],
+        .set_access = (PFN_cuMemSetAccess_v10020)entries[5],
+        .unmap = (PFN_cuMemUnmap_v10020)entries[6],
+        .free = (PFN_cuMemAddressFree_v10020)entries[7],
+        .release = (PFN_cuMemRelease_v10020)entries[8],
+    };
+    return 0;
+}
+
+static int need_driver(struct feedd_error *err)
+{
+    pthread_mutex_lock(&driver_lock);
+    int status = driver_found ? 0 : fill_driver(err);
+    driver_found = status == 0;
+    pthread_mutex_unlock(&driver_lock);
+    return status;
+}
+
+static int driver_failed(CUresult result, const char *what, struct feedd_error *err)
+{
+    const char *text = NULL, *name = NULL;
+    driver.error_string(result, &text);
+    driver.error_name(result, &name);
+    return error_set(err, result == CUDA_ERROR_OUT_OF_MEMORY ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s: %s (%s)", what,
+                     text != NULL ? text : "an unknown error", name != NULL ? name : "?");
+}
+
+/* Takes the addresses, too. */
+static void unimport(CUdeviceptr address, size_t bytes, bool mapped)
+{
+    if (mapped)
+        driver.unmap(address, bytes);
+    driver.free(address, bytes);
+}
+
+static int import(const struct device *device, int fd, size_t bytes, CUdeviceptr *out, struct feedd_error *err)
+{
+    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
+                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
+    CUmemGenericAllocationHandle memory;
+    CUdeviceptr address;
+    CUresult result = driver.import(&memory, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+    if (result != CUDA_SUCCESS)
+        return driver_failed(result, "importing the daemon's GPU memory by its descriptor", err);
+    result = driver.reserve(&address, bytes, 0, 0, 0);
+    if (result == CUDA_SUCCESS) {
+        bool mapped = (result = driver.map(address, bytes, 0, memory, 0)) == CUDA_SUCCESS;
+        if (mapped)
+            result = driver.set_access(address, bytes, &access, 1);
+        if (result != CUDA_SUCCESS)
+            unimport(address, bytes, mapped);
+    }
+    driver.release(memory); /* the mapping keeps it */
+    if (result != CUDA_SUCCESS)
+        return driver_failed(result, "mapping the daemon's GPU memory", err);
+    *out = address;
+    return 0;
+}
+
+int device_import(const struct device *device, int fd, uint64_t bytes, void **out, struct feedd_error *err)
+{
+    struct visit visit;
+    CUdeviceptr address;
+    cudaError_t error = visit_begin(device, &visit);
+    if (error != cudaSuccess)
+        return cuda_failed(error, "mapping the daemon's GPU memory", err);
+    error = cudaSetDevice(device->ordinal); /* also makes the primary context, which the driver needs */
+    int status = error == cudaSuccess ? need_driver(err) : cuda_failed(error, "mapping the daemon's GPU memory", err);
+    if (status == 0)
+        status = import(device, fd, bytes, &address, err);
+    visit_end(device, &visit);
+    if (status == 0)
+        *out = (void *)(uintptr_t)address;
+    return status;
+}
+
+void device_unimport(const struct device *device, void *base, uint64_t bytes)
+{
+    struct visit visit;
+    if (visit_begin(device, &visit) != cudaSuccess)
+        return;
+    unimport((CUdeviceptr)(uintptr_t)base, bytes, true);
+    visit_end(device, &visit);
+}
+
+/* ---- host memory that the device reads ---- */
+
+int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err)
+{
+    struct visit visit;
+    cudaError_t error = visit_begin(device, &visit);
+    if (error == cudaSuccess) {
+        error = cudaHostRegister((void *)(uintptr_t)memory, bytes, cudaHostRegisterReadOnly);
+        visit_end(device, &visit);
+    }
+    return error == cudaSuccess ? 0 : cuda_failed(error, "registering the daemon's memory with the GPU", err);
+}
+
+void device_unregister(const struct device *device, const void *memory)
+{
+    struct visit visit;
+    if (visit_begin(device, &visit) != cudaSuccess)
+        return;
+    cudaHostUnregister((void *)(uintptr_t)memory);
+    visit_end(device, &visit);
+}
+
 int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err)
 {
     struct visit visit;
@@ -270,8 +433,8 @@ int device_normalize(const struct device *device, const struct normalize_params 
     return status;
 }
 
-int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
-                struct feedd_error *err)
+static int enqueue_copy(const struct device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                        struct CUstream_st *stream, struct feedd_error *err)
 {
     int before;
     cudaError_t error = enter(device, &before);
@@ -279,12 +442,93 @@ int device_copy(const struct device *device, void *to, const void *from, size_t 
         return cuda_failed(error, "copying a field", err);
     int status = check_capture(stream, "copying a field", err);
     if (status == 0) {
-        error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+        error = cudaMemcpyAsync(to, from, bytes, kind, stream);
         if (error != cudaSuccess)
             status = cuda_failed(error, "copying a field", err);
     }
     leave(device, before);
     return status;
+}
+
+int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                struct feedd_error *err)
+{
+    return enqueue_copy(device, to, from, bytes, cudaMemcpyDeviceToDevice, stream, err);
+}
+
+int device_upload(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                  struct feedd_error *err)
+{
+    return enqueue_copy(device, to, from, bytes, cudaMemcpyHostToDevice, stream, err);
+}
+
+static int scratch_new(size_t bytes, struct device_scratch **out, struct feedd_error *err)
+{
+    struct device_scratch *scratch = calloc(1, sizeof(*scratch));
+    if (scratch == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for normalising");
+    cudaError_t error = cudaMalloc(&scratch->memory, bytes);
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&scratch->idle, cudaEventDisableTiming);
+        if (error != cudaSuccess)
+            cudaFree(scratch->memory);
+    }
+    if (error != cudaSuccess) {
+        free(scratch);
+        return cuda_failed(error, "making room for images on their way through the GPU", err);
+    }
+    *out = scratch;
+    return 0;
+}
+
+static cudaError_t scratch_run(struct device_scratch *scratch, const struct normalize_params *params, const uint8_t *in,
+                               const struct normalize_window *windows, void *out, struct CUstream_st *stream)
+{
+    const size_t bytes = (size_t)params->batch * params->in_height * params->in_width * params->channels;
+    cudaError_t error = cudaStreamWaitEvent(stream, scratch->idle, 0);
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(scratch->memory, in, bytes, cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess)
+        return error;
+    error = (cudaError_t)normalize_cuda_launch(params, scratch->memory, windows, out, stream);
+    cudaError_t recorded = cudaEventRecord(scratch->idle, stream); /* without a kernel, too: the copy is under way */
+    if (recorded != cudaSuccess)
+        cudaStreamSynchronize(stream); /* else the next copy could overwrite what this one reads */
+    return error != cudaSuccess ? error : recorded;
+}
+
+int device_scratch_normalize(const struct device *device, struct device_scratch **scratch, size_t scratch_bytes,
+                             const struct normalize_params *params, const uint8_t *in,
+                             const struct normalize_window *windows, void *out, struct CUstream_st *stream,
+                             struct feedd_error *err)
+{
+    struct visit visit; /* allocating would spoil the capture of another stream */
+    cudaError_t error = visit_begin(device, &visit);
+    if (error != cudaSuccess)
+        return cuda_failed(error, "normalising", err);
+    int status = check_capture(stream, "normalising", err);
+    if (status == 0 && *scratch == NULL)
+        status = scratch_new(scratch_bytes, scratch, err);
+    if (status == 0) {
+        error = scratch_run(*scratch, params, in, windows, out, stream);
+        if (error != cudaSuccess)
+            status = cuda_failed(error, "normalising", err);
+    }
+    visit_end(device, &visit);
+    return status;
+}
+
+void device_scratch_free(const struct device *device, struct device_scratch *scratch)
+{
+    struct visit visit;
+    if (scratch == NULL)
+        return;
+    if (visit_begin(device, &visit) == cudaSuccess) {
+        cudaFree(scratch->memory);
+        cudaEventDestroy(scratch->idle);
+        visit_end(device, &visit);
+    }
+    free(scratch);
 }
 
 static int mark_new(struct device_mark **out, struct feedd_error *err)
