@@ -1,22 +1,19 @@
-/* cuda.c - see device.h. The only caller of CUDA in libfeedd, by a runtime that is linked in and hidden: it lives
- * beside the framework's own, in the same primary context, and finds the driver when it is first asked for something.
+/* cuda.c - see device.h. With cuda_fd.c the only caller of CUDA in libfeedd, by a runtime that is linked in and hidden:
+ * it lives beside the framework's own, in the same primary context, and finds the driver when it is first asked for
+ * something.
  *
  * What can fail: everything; a device that isn't there is said with what is missing. An error that a kernel of the
  * caller's has caused shows up here too, and is passed on.
- * Memory behind a descriptor is the driver's alone to map: its functions are asked of the runtime by name, so that
- * nothing is linked to a driver that isn't there.
  * Threads: any. The table of opened memory has a lock: a process that opens a handle a second time gets the same
  * address again, and must close it as often, so two members of one group in one process share what the first has
  * opened. */
-#include <cuda.h>
 #include <cuda_runtime_api.h>
-#include <cudaTypedefs.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cuda_internal.h"
 #include "error.h"
 #include "normalize_cuda.h"
 
@@ -40,27 +37,6 @@ struct device_scratch {
     cudaEvent_t idle; /* its last user is done with it */
 };
 
-/* What is called of the driver. */
-static struct driver {
-    PFN_cuGetErrorString_v6000 error_string;
-    PFN_cuGetErrorName_v6000 error_name;
-    PFN_cuMemImportFromShareableHandle_v10020 import;
-    PFN_cuMemAddressReserve_v10020 reserve;
-    PFN_cuMemMap_v10020 map;
-    PFN_cuMemSetAccess_v10020 set_access;
-    PFN_cuMemUnmap_v10020 unmap;
-    PFN_cuMemAddressFree_v10020 free;
-    PFN_cuMemRelease_v10020 release;
-} driver;
-static pthread_mutex_t driver_lock = PTHREAD_MUTEX_INITIALIZER;
-static bool driver_found; /* under the lock: the table is filled, and constant from then on */
-
-/* While another device is current, and while graphs are captured by other threads, which allow few calls. */
-struct visit {
-    int before; /* the device that was current */
-    enum cudaStreamCaptureMode mode;
-};
-
 static cudaError_t enter(const struct device *device, int *before)
 {
     *before = device->ordinal;
@@ -74,7 +50,7 @@ static void leave(const struct device *device, int before)
         cudaSetDevice(before);
 }
 
-static cudaError_t visit_begin(const struct device *device, struct visit *visit)
+cudaError_t cuda_visit_begin(const struct device *device, struct cuda_visit *visit)
 {
     cudaError_t error = enter(device, &visit->before);
     visit->mode = cudaStreamCaptureModeRelaxed;
@@ -86,13 +62,13 @@ static cudaError_t visit_begin(const struct device *device, struct visit *visit)
     return error;
 }
 
-static void visit_end(const struct device *device, struct visit *visit)
+void cuda_visit_end(const struct device *device, struct cuda_visit *visit)
 {
     cudaThreadExchangeStreamCaptureMode(&visit->mode);
     leave(device, visit->before);
 }
 
-static int cuda_failed(cudaError_t error, const char *what, struct feedd_error *err)
+int cuda_failed(cudaError_t error, const char *what, struct feedd_error *err)
 {
     cudaGetLastError(); /* else the caller's next check would find it, unless it stays */
     return error_set(err, error == cudaErrorMemoryAllocation ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s: %s (%s)", what,
@@ -173,7 +149,7 @@ int device_find(const char *name, struct device *out, struct feedd_error *err)
 
 static int open_handle(const struct device *device, const uint8_t *bytes, struct opened **out, struct feedd_error *err)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     cudaIpcMemHandle_t handle;
     _Static_assert(sizeof(handle) == DEVICE_HANDLE_BYTES, "as CUDA has it");
     struct opened *opened = calloc(1, sizeof(*opened));
@@ -182,10 +158,10 @@ static int open_handle(const struct device *device, const uint8_t *bytes, struct
     memcpy(&handle, bytes, sizeof(handle));
     memcpy(opened->handle, bytes, sizeof(opened->handle));
     opened->ordinal = device->ordinal;
-    cudaError_t error = visit_begin(device, &visit);
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error == cudaSuccess) {
         error = cudaIpcOpenMemHandle(&opened->base, handle, cudaIpcMemLazyEnablePeerAccess);
-        visit_end(device, &visit);
+        cuda_visit_end(device, &visit);
     }
     if (error != cudaSuccess) {
         free(opened);
@@ -217,7 +193,7 @@ int device_map(const struct device *device, const uint8_t handle[DEVICE_HANDLE_B
 
 void device_unmap(const struct device *device, void *base)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     pthread_mutex_lock(&opened_lock);
     for (struct opened **at = &opened_list; *at != NULL; at = &(*at)->next) {
         struct opened *opened = *at;
@@ -225,9 +201,9 @@ void device_unmap(const struct device *device, void *base)
             continue;
         if (--opened->users == 0) {
             *at = opened->next;
-            if (visit_begin(device, &visit) == cudaSuccess) {
+            if (cuda_visit_begin(device, &visit) == cudaSuccess) {
                 cudaIpcCloseMemHandle(base);
-                visit_end(device, &visit);
+                cuda_visit_end(device, &visit);
             }
             free(opened);
         }
@@ -236,150 +212,11 @@ void device_unmap(const struct device *device, void *base)
     pthread_mutex_unlock(&opened_lock);
 }
 
-/* ---- memory behind a descriptor ---- */
-
-/* As they were in CUDA 12.4, the oldest one that is supported. */
-static int find_entry(const char *name, void **out, struct feedd_error *err)
-{
-    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
-#if CUDART_VERSION >= 12050
-    cudaError_t error = cudaGetDriverEntryPointByVersion(name, out, 12040, cudaEnableDefault, &found);
-#else
-    cudaError_t error = cudaGetDriverEntryPoint(name, out, cudaEnableDefault, &found);
-#endif
-    if (error != cudaSuccess)
-        return cuda_failed(error, name, err);
-    return found == cudaDriverEntryPointSuccess ? 0 : error_set(err, FEEDD_E_DEVICE, "the driver has no %s()", name);
-}
-
-static int fill_driver(struct feedd_error *err)
-{
-    static const char *const names[] = {"cuGetErrorString",    "cuGetErrorName",   "cuMemImportFromShareableHandle",
-                                        "cuMemAddressReserve", "cuMemMap",         "cuMemSetAccess",
-                                        "cuMemUnmap",          "cuMemAddressFree", "cuMemRelease"};
-    void *entries[sizeof(names) / sizeof(names[0])];
-    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
-        int status = find_entry(names[i], &entries[i], err);
-        if (status != 0)
-            return status;
-    }
-    driver = (struct driver){
-        .error_string = (PFN_cuGetErrorString_v6000)entries[0],
-        .error_name = (PFN_cuGetErrorName_v6000)entries[1],
-        .import = (PFN_cuMemImportFromShareableHandle_v10020)entries[2],
-        .reserve = (PFN_cuMemAddressReserve_v10020)entries[3],
-        .map = (PFN_cuMemMap_v10020)entries[4],
-        .set_access = (PFN_cuMemSetAccess_v10020)entries[5],
-        .unmap = (PFN_cuMemUnmap_v10020)entries[6],
-        .free = (PFN_cuMemAddressFree_v10020)entries[7],
-        .release = (PFN_cuMemRelease_v10020)entries[8],
-    };
-    return 0;
-}
-
-static int need_driver(struct feedd_error *err)
-{
-    pthread_mutex_lock(&driver_lock);
-    int status = driver_found ? 0 : fill_driver(err);
-    driver_found = status == 0;
-    pthread_mutex_unlock(&driver_lock);
-    return status;
-}
-
-static int driver_failed(CUresult result, const char *what, struct feedd_error *err)
-{
-    const char *text = NULL, *name = NULL;
-    driver.error_string(result, &text);
-    driver.error_name(result, &name);
-    return error_set(err, result == CUDA_ERROR_OUT_OF_MEMORY ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s: %s (%s)", what,
-                     text != NULL ? text : "an unknown error", name != NULL ? name : "?");
-}
-
-/* Takes the addresses, too. */
-static void unimport(CUdeviceptr address, size_t bytes, bool mapped)
-{
-    if (mapped)
-        driver.unmap(address, bytes);
-    driver.free(address, bytes);
-}
-
-static int import(const struct device *device, int fd, size_t bytes, CUdeviceptr *out, struct feedd_error *err)
-{
-    const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
-                                    .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
-    CUmemGenericAllocationHandle memory;
-    CUdeviceptr address;
-    CUresult result = driver.import(&memory, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-    if (result != CUDA_SUCCESS)
-        return driver_failed(result, "importing the daemon's GPU memory by its descriptor", err);
-    result = driver.reserve(&address, bytes, 0, 0, 0);
-    if (result == CUDA_SUCCESS) {
-        bool mapped = (result = driver.map(address, bytes, 0, memory, 0)) == CUDA_SUCCESS;
-        if (mapped)
-            result = driver.set_access(address, bytes, &access, 1);
-        if (result != CUDA_SUCCESS)
-            unimport(address, bytes, mapped);
-    }
-    driver.release(memory); /* the mapping keeps it */
-    if (result != CUDA_SUCCESS)
-        return driver_failed(result, "mapping the daemon's GPU memory", err);
-    *out = address;
-    return 0;
-}
-
-int device_import(const struct device *device, int fd, uint64_t bytes, void **out, struct feedd_error *err)
-{
-    struct visit visit;
-    CUdeviceptr address;
-    cudaError_t error = visit_begin(device, &visit);
-    if (error != cudaSuccess)
-        return cuda_failed(error, "mapping the daemon's GPU memory", err);
-    error = cudaSetDevice(device->ordinal); /* also makes the primary context, which the driver needs */
-    int status = error == cudaSuccess ? need_driver(err) : cuda_failed(error, "mapping the daemon's GPU memory", err);
-    if (status == 0)
-        status = import(device, fd, bytes, &address, err);
-    visit_end(device, &visit);
-    if (status == 0)
-        *out = (void *)(uintptr_t)address;
-    return status;
-}
-
-void device_unimport(const struct device *device, void *base, uint64_t bytes)
-{
-    struct visit visit;
-    if (visit_begin(device, &visit) != cudaSuccess)
-        return;
-    unimport((CUdeviceptr)(uintptr_t)base, bytes, true);
-    visit_end(device, &visit);
-}
-
-/* ---- host memory that the device reads ---- */
-
-int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err)
-{
-    struct visit visit;
-    cudaError_t error = visit_begin(device, &visit);
-    if (error == cudaSuccess) {
-        error = cudaHostRegister((void *)(uintptr_t)memory, bytes, cudaHostRegisterReadOnly);
-        visit_end(device, &visit);
-    }
-    return error == cudaSuccess ? 0 : cuda_failed(error, "registering the daemon's memory with the GPU", err);
-}
-
-void device_unregister(const struct device *device, const void *memory)
-{
-    struct visit visit;
-    if (visit_begin(device, &visit) != cudaSuccess)
-        return;
-    cudaHostUnregister((void *)(uintptr_t)memory);
-    visit_end(device, &visit);
-}
-
 int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     cudaStream_t stream = NULL;
-    cudaError_t error = visit_begin(device, &visit);
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "reading GPU memory", err);
     error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); /* waits for nothing of the caller's */
@@ -389,8 +226,30 @@ int device_read(const struct device *device, void *to, const void *from, size_t 
         error = cudaStreamSynchronize(stream);
     if (stream != NULL)
         cudaStreamDestroy(stream);
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
     return error == cudaSuccess ? 0 : cuda_failed(error, "reading GPU memory", err);
+}
+
+/* ---- host memory that the device reads ---- */
+
+int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err)
+{
+    struct cuda_visit visit;
+    cudaError_t error = cuda_visit_begin(device, &visit);
+    if (error == cudaSuccess) {
+        error = cudaHostRegister((void *)(uintptr_t)memory, bytes, cudaHostRegisterReadOnly);
+        cuda_visit_end(device, &visit);
+    }
+    return error == cudaSuccess ? 0 : cuda_failed(error, "registering the daemon's memory with the GPU", err);
+}
+
+void device_unregister(const struct device *device, const void *memory)
+{
+    struct cuda_visit visit;
+    if (cuda_visit_begin(device, &visit) != cudaSuccess)
+        return;
+    cudaHostUnregister((void *)(uintptr_t)memory);
+    cuda_visit_end(device, &visit);
 }
 
 /* ---- the caller's stream ---- */
@@ -502,8 +361,8 @@ int device_scratch_normalize(const struct device *device, struct device_scratch 
                              const struct normalize_window *windows, void *out, struct CUstream_st *stream,
                              struct feedd_error *err)
 {
-    struct visit visit; /* allocating would spoil the capture of another stream */
-    cudaError_t error = visit_begin(device, &visit);
+    struct cuda_visit visit; /* allocating would spoil the capture of another stream */
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "normalising", err);
     int status = check_capture(stream, "normalising", err);
@@ -514,19 +373,19 @@ int device_scratch_normalize(const struct device *device, struct device_scratch 
         if (error != cudaSuccess)
             status = cuda_failed(error, "normalising", err);
     }
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
     return status;
 }
 
 void device_scratch_free(const struct device *device, struct device_scratch *scratch)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     if (scratch == NULL)
         return;
-    if (visit_begin(device, &visit) == cudaSuccess) {
+    if (cuda_visit_begin(device, &visit) == cudaSuccess) {
         cudaFree(scratch->memory);
         cudaEventDestroy(scratch->idle);
-        visit_end(device, &visit);
+        cuda_visit_end(device, &visit);
     }
     free(scratch);
 }
@@ -564,8 +423,8 @@ static int record(struct CUstream_st *stream, struct device_mark **mark, struct 
 int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark, bool *idle,
                 struct feedd_error *err)
 {
-    struct visit visit; /* asking about a stream would spoil the capture of another */
-    cudaError_t error = visit_begin(device, &visit);
+    struct cuda_visit visit; /* asking about a stream would spoil the capture of another */
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "giving back a batch", err);
     int status = check_capture(stream, "giving back a batch", err);
@@ -577,7 +436,7 @@ int device_mark(const struct device *device, struct CUstream_st *stream, struct 
         else if (error != cudaSuccess)
             status = cuda_failed(error, "giving back a batch", err);
     }
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
     return status;
 }
 
@@ -599,11 +458,11 @@ void device_mark_free(struct device_mark *mark)
 
 void device_finish(const struct device *device)
 {
-    struct visit visit;
-    if (visit_begin(device, &visit) != cudaSuccess)
+    struct cuda_visit visit;
+    if (cuda_visit_begin(device, &visit) != cudaSuccess)
         return;
     cudaDeviceSynchronize();
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
 }
 
 void device_waiting_thread(void)

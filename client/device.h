@@ -1,5 +1,5 @@
-/* device.h - what libfeedd does on a GPU: cuda.c, or no_cuda.c where it is built without CUDA, in which case nothing
- * but device_find() and device_scratch_free() of NULL is ever called.
+/* device.h - what libfeedd does on a GPU: cuda.c and cuda_fd.c, or no_cuda.c where it is built without CUDA, in which
+ * case nothing but device_find() and device_scratch_free() of NULL is ever called.
  *
  * Everything happens in the primary contexts of the process, which frameworks use too; libfeedd makes none of its own.
  * The calling thread's current device is left as it was.
