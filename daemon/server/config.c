@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "conf_yaml.h"
+#include "config_output.h"
 #include "config_transform.h"
 #include "error.h"
 
@@ -466,6 +467,8 @@ static const struct conf_key stream_keys[] = {
     {"orientation", 0, config_orientation, STREAM(transform.ignore_orientation), 0, 0},
     {"truncated", 0, config_truncated, STREAM(transform.accept_truncated), 0, 0},
     {"channels", 0, config_channels, STREAM(transform.channels), 0, 0},
+    {"output", 0, config_output, STREAM(output), 0, 0},
+    {"normalize", 0, config_normalize, STREAM(output.mode), 0, 0},
     {NULL, 0, NULL, 0, 0, 0},
 };
 
@@ -519,6 +522,7 @@ static int stream_entry(struct conf_walk *w, const char *name, yaml_node_t *owne
     stream->share = FEEDD_SHARE_PRIVATE;
     stream->on_error = FEEDD_ON_ERROR_SUBSTITUTE;
     stream->transform.kind = TRANSFORM_NONE;
+    output_init(&stream->output);
     stream->name = strdup(name);
     return stream->name != NULL ? conf_mapping(w, stream_keys, node, owner, &w->key, stream) : conf_no_memory(w);
 }

@@ -56,6 +56,8 @@
  *       orientation: exif     # exif | ignore; default exif
  *       truncated: fail       # fail | accept; default fail
  *       channels: 3           # 3 | 1; default: the dataset's own, 3 for encoded images
+ *       output: {dtype: float32, layout: nchw, mean: [0.5, 0.5, 0.5], std: 0.25, scale: 255} # default: uint8 as
+ * decoded normalize: auto       # auto | client | daemon | cpu: who makes `output`; default auto
  *
  * An error names file, line, key and what is allowed; an unknown or repeated key is an error.
  * Threads: loop only; constant once loaded. */
@@ -68,6 +70,7 @@
 #include "access.h"
 #include "feedd_types.h"
 #include "geometry.h"
+#include "output.h"
 #include "reader.h"
 
 struct config_stream {
@@ -85,6 +88,7 @@ struct config_stream {
     int join;         /* enum feedd_join; 0 = gate when members are given, else now */
     int on_error;     /* enum feedd_on_error */
     struct transform_spec transform;
+    struct output_spec output; /* mode: as asked for, 0 = auto */
 };
 
 struct config {

@@ -6,6 +6,7 @@
  * message about a stream that has just ended is not an error: it may have crossed with ours. */
 #include "control.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include "log.h"
 #include "report.h"
 #include "server.h"
+#include "site.h"
 #include "stream.h"
 #include "token.h"
 #include "verification.h"
@@ -128,7 +130,7 @@ static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *byt
     if (*bytes == 0)
         return 0;
     uint8_t *memory;
-    int status = backend_memfd_new("feedd-classes", *bytes, fd, &memory, err);
+    int status = backend_memfd_new("feedd-classes", *bytes, -1, fd, &memory, err);
     if (status != 0)
         return status;
     uint8_t *at = memory;
@@ -139,38 +141,69 @@ static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *byt
 }
 
 /* Changes when the same samples would be delivered with other pixels. */
-static uint64_t content_hash(const struct stream_spec *spec)
+static uint64_t content_hash(const struct stream *stream)
 {
-    struct transform_field fields[TRANSFORM_FIELDS];
-    double parts[TRANSFORM_FIELDS + 1];
-    transform_list(&spec->transform, fields);
+    struct transform_field fields[TRANSFORM_FIELDS], output[OUTPUT_FIELDS];
+    double parts[TRANSFORM_FIELDS + OUTPUT_FIELDS];
+    size_t count = 0;
+    transform_list(&stream->spec.transform, fields);
+    output_list(&stream->plan.output, stream->plan.channels, output);
     for (int i = 0; i < TRANSFORM_FIELDS; i++)
-        parts[i] = fields[i].value;
-    parts[TRANSFORM_FIELDS] = spec->on_error;
-    return XXH3_64bits(parts, sizeof(parts));
+        parts[count++] = fields[i].value;
+    parts[count++] = stream->spec.on_error;
+    if (stream->plan.output.mode !=
+        FEEDD_NORMALIZE_CLIENT) /* daemon and cpu make the same: [0], the mode, is left out */
+        for (int i = 1; i < OUTPUT_FIELDS; i++)
+            parts[count++] = output[i].value;
+    return XXH3_64bits(parts, count * sizeof(parts[0]));
+}
+
+void control_mode_reason(const struct attachment *attachment, char out[CONTROL_REASON])
+{
+    snprintf(out, CONTROL_REASON, "%s; %s", attachment->delivery.reason, attachment->delivery.output.reason);
+}
+
+/* What a client maps, besides the records. */
+static void describe_ring(const struct ring *ring, Feedd__Stream *message, int *fds, uint32_t *fd_count)
+{
+    message->transport = (char *)(uintptr_t)transport_name(ring->spec.transport);
+    switch (ring->spec.transport) {
+    case TRANSPORT_IPC:
+        message->has_ipc_handle = message->has_ipc_offset = true;
+        message->ipc_handle = (ProtobufCBinaryData){sizeof(ring->ipc_handle), (uint8_t *)(uintptr_t)ring->ipc_handle};
+        message->ipc_offset = ring->ipc_offset;
+        return;
+    case TRANSPORT_FD:
+        message->has_fd_bytes = true;
+        message->fd_bytes = ring->ring_fd_bytes;
+        fds[(*fd_count)++] = ring->ring_fd;
+        return;
+    default:
+        fds[(*fd_count)++] = ring->ring_fd;
+        return;
+    }
 }
 
 static int send_stream(struct attachment *attachment, struct feedd_error *err)
 {
     const struct group *group = attachment->member->group;
     const struct stream *stream = group->stream;
-    const struct slot_layout *layout = &stream->ring->spec.layout;
+    const struct ring *ring = attachment->member->site->ring;
+    const struct slot_layout *layout = &ring->spec.layout;
     const struct sampler_spec *order = &stream->sampler.spec;
-    const struct gpu *gpu = stream->spec.gpu;
-    int fds[3] = {stream->ring->meta_fd}, classes_fd = -1;
+    struct delivery *delivery = &attachment->delivery;
+    char mode_reason[CONTROL_REASON];
+    int fds[3] = {ring->meta_fd}, classes_fd = -1;
     uint32_t fd_count = 1;
     Feedd__Stream message = FEEDD__STREAM__INIT;
     int status = class_names_memfd(stream->reader, &classes_fd, &message.class_names_bytes, err);
     if (status != 0)
         return status;
-    if (gpu == NULL) {
-        fds[fd_count++] = stream->ring->ring_fd;
-    } else {
-        message.device = (char *)(uintptr_t)gpu->uuid;
-        message.has_ipc_handle = message.has_ipc_offset = true;
-        message.ipc_handle = (ProtobufCBinaryData){sizeof(stream->ring->ipc_handle), stream->ring->ipc_handle};
-        message.ipc_offset = stream->ring->ipc_offset;
-    }
+    describe_ring(ring, &message, fds, &fd_count);
+    output_settle(&delivery->output, stream->plan.channels);
+    control_mode_reason(attachment, mode_reason);
+    if (delivery->device[0] != '\0')
+        message.device = delivery->device;
     if (classes_fd >= 0)
         fds[fd_count++] = classes_fd;
     Feedd__Field fields[FEEDD_MAX_FIELDS], *field_list[FEEDD_MAX_FIELDS];
@@ -204,12 +237,13 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     message.record_bytes = layout->record_bytes;
     message.start_epoch = order->start_epoch;
     message.start_position = order->start_position;
-    message.transport = (char *)(uintptr_t)stream->ring->ops->transport;
-    message.mode_reason = (char *)(uintptr_t)stream->spec.mode_reason;
+    message.mode_reason = mode_reason;
+    message.has_normalize = true;
+    message.normalize = (uint32_t)stream->plan.output.mode;
     message.share = (uint32_t)group->spec.share;
     message.group = (char *)(uintptr_t)group->spec.name;
     message.incarnation = group->incarnation;
-    message.content = content_hash(&stream->spec);
+    message.content = content_hash(stream);
     attachment->opened = true;
     connection_send(attachment->connection, WIRE_STREAM, &message.base, fds, fd_count);
     if (classes_fd >= 0)
@@ -226,7 +260,7 @@ static int check_quota(const struct attachment *attachment, struct feedd_error *
         const struct attachment *other = container_of(node, struct attachment, node);
         if (other->opened || other == attachment) {
             leases += stream_of(other)->depth;
-            bytes += stream_of(other)->ring_bytes;
+            bytes += stream_of(other)->staging_bytes + other->member->site->meta_bytes;
         }
     }
     if (leases > config->leases_per_client_max)
@@ -394,54 +428,156 @@ static int resolve_dataset(const struct connection *connection, const char *sour
     return 0;
 }
 
-static bool can_map(const Feedd__Open *open, const char *transport)
+static void set_reason(struct delivery *delivery, enum transport transport, const char *reason)
 {
-    for (size_t i = 0; i < open->n_transports; i++)
-        if (strcmp(open->transports[i], transport) == 0)
-            return true;
-    return open->n_transports == 0;
-}
-
-/* Where the batches shall live, and why there. */
-static int resolve_device(const struct pipeline *pipeline, const Feedd__Open *open, struct stream_spec *spec,
-                          struct feedd_error *err)
-{
-    struct feedd_error reason;
-    const bool named = open->device != NULL && open->device[0] != '\0';
-    error_set(&reason, 0, "%.200s", open->device_reason != NULL ? open->device_reason : "no device was asked for");
-    struct gpu *gpu = named ? gpus_find(&pipeline->gpus, open->device, &reason) : NULL;
-    if (gpu != NULL && !can_map(open, gpu->backend->transport)) {
-        error_set(&reason, FEEDD_E_UNSUPPORTED, "batches on a GPU are mapped by '%s', which the client can't",
-                  gpu->backend->transport);
-        gpu = NULL;
-    }
-    if (gpu != NULL) {
-        spec->gpu = gpu;
-        spec->backend = gpu->backend;
-        snprintf(spec->mode_reason, sizeof(spec->mode_reason), "the client asked for it, and can map it");
-        return 0;
-    }
-    if (named && !open->device_optional)
-        return error_set(err, reason.status, "device %.80s: %.900s", open->device, reason.message);
-    spec->backend = &backend_host;
-    snprintf(spec->mode_reason, sizeof(spec->mode_reason), "host memory: %.240s", reason.message);
-    for (char *c = spec->mode_reason; *c != '\0'; c++) /* it is shown on terminals */
+    snprintf(delivery->reason, sizeof(delivery->reason), "%s: %s", transport_name(transport), reason);
+    for (char *c = delivery->reason; *c != '\0'; c++) /* it is shown on terminals */
         if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
             *c = '?';
-    return can_map(open, spec->backend->transport)
-               ? 0
-               : error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
-                           open->n_transports, spec->backend->transport);
+}
+
+/* Entry i of the client's list, or of what stands for none: all. @return false: there are no more */
+static bool transport_at(const Feedd__Open *open, size_t i, const char **name)
+{
+    static const enum transport any[] = {TRANSPORT_IPC, TRANSPORT_FD, TRANSPORT_HOST};
+    const size_t count = open->n_transports > 0 ? open->n_transports : sizeof(any) / sizeof(any[0]);
+    if (i < count)
+        *name = open->n_transports > 0 ? open->transports[i] : transport_name(any[i]);
+    return i < count;
+}
+
+/* @param gpu  NULL: feedd doesn't drive it, or there is none */
+static bool is_possible(const char *name, const struct gpu *gpu, enum transport *out)
+{
+    if (strcmp(name, transport_name(TRANSPORT_HOST)) == 0)
+        *out = TRANSPORT_HOST;
+    else if (gpu != NULL && strcmp(name, transport_name(TRANSPORT_IPC)) == 0)
+        *out = TRANSPORT_IPC;
+    else if (gpu != NULL && gpu->transports_fd && strcmp(name, transport_name(TRANSPORT_FD)) == 0)
+        *out = TRANSPORT_FD;
+    else
+        return false;
+    return true;
+}
+
+/* Batches for the CPU. @param reason  why not for a GPU */
+static int resolve_host(const Feedd__Open *open, struct group_spec *spec, struct delivery *delivery, const char *reason,
+                        struct feedd_error *err)
+{
+    enum transport transport;
+    const char *name;
+    for (size_t i = 0; transport_at(open, i, &name); i++)
+        if (is_possible(name, NULL, &transport)) {
+            spec->transport = transport;
+            set_reason(delivery, transport, reason);
+            return 0;
+        }
+    return error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is 'host'",
+                     open->n_transports);
+}
+
+/* The first transport that the client lists and the daemon can do for that GPU.
+ * @param gpu  NULL: feedd doesn't drive it, and the client wants host memory first */
+static int resolve_transport(const Feedd__Open *open, struct gpu *gpu, struct group_spec *spec,
+                             struct delivery *delivery, struct feedd_error *err)
+{
+    const char *name, *reason = "the client asked for it and can map it";
+    bool lacks_fd = false;
+    for (size_t i = 0; transport_at(open, i, &name); i++) {
+        if (!is_possible(name, gpu, &spec->transport)) {
+            lacks_fd |= gpu != NULL && strcmp(name, transport_name(TRANSPORT_FD)) == 0;
+            continue;
+        }
+        spec->gpu = spec->transport != TRANSPORT_HOST ? gpu : NULL;
+        if (open->transport_reason != NULL)
+            reason = open->transport_reason;
+        else if (lacks_fd)
+            reason = "fd can't be had: the GPU or its driver can't share memory by descriptors";
+        set_reason(delivery, spec->transport, reason);
+        return 0;
+    }
+    if (lacks_fd)
+        return error_set(err, FEEDD_E_UNSUPPORTED,
+                         "device %.80s: transport fd: the GPU or its driver can't share memory by descriptors; ipc and "
+                         "host work",
+                         open->device);
+    return error_set(err, FEEDD_E_UNSUPPORTED,
+                     "device %.80s: none of the %zu transports that the client can map is one of ipc, fd and host",
+                     open->device, open->n_transports);
+}
+
+/* Where the batches shall be, how the client maps them there, and why so. */
+static int resolve_delivery(const struct pipeline *pipeline, const Feedd__Open *open, struct group_spec *spec,
+                            struct delivery *delivery, struct feedd_error *err)
+{
+    struct feedd_error reason;
+    if (open->device == NULL || open->device[0] == '\0')
+        return resolve_host(open, spec, delivery,
+                            open->device_reason != NULL ? open->device_reason : "no device was asked for", err);
+    if (strlen(open->device) >= sizeof(delivery->device))
+        return error_set(err, FEEDD_E_ARGUMENT, "device %.80s: the UUID of a GPU has less than %u bytes", open->device,
+                         FEEDD_UUID_TEXT);
+    struct gpu *gpu = gpus_find(&pipeline->gpus, open->device, &reason);
+    const bool host_first = open->n_transports > 0 && strcmp(open->transports[0], transport_name(TRANSPORT_HOST)) == 0;
+    if (gpu == NULL && !host_first) {
+        if (open->device_optional)
+            return resolve_host(open, spec, delivery, reason.message, err);
+        return error_set(err, reason.status, "device %.80s: %.900s", open->device, reason.message);
+    }
+    strcpy(delivery->device, open->device);
+    return resolve_transport(open, gpu, spec, delivery, err);
+}
+
+static int take_channels(const char *name, size_t count, const double *values, double out[NORMALIZE_CHANNELS_MAX],
+                         struct feedd_error *err)
+{
+    if (count != 0 && count != NORMALIZE_CHANNELS_MAX)
+        return error_set(err, FEEDD_E_ARGUMENT, "%s of %zu values: %u are needed, those of absent channels don't count",
+                         name, count, NORMALIZE_CHANNELS_MAX);
+    if (count != 0)
+        memcpy(out, values, NORMALIZE_CHANNELS_MAX * sizeof(*out));
+    return 0;
+}
+
+/* What images are wanted as, and by whom: as configured, or as the client asks for. */
+static int resolve_output(const struct config_stream *stream, const Feedd__Open *open, const struct group_spec *spec,
+                          struct delivery *delivery, struct feedd_error *err)
+{
+    struct output_spec *output = &delivery->output;
+    const struct output_client client = {.has_device = delivery->device[0] != '\0',
+                                         .maps_gpu_memory = spec->transport != TRANSPORT_HOST,
+                                         .normalizes = open->normalizes};
+    int status = 0;
+    output_init(output);
+    if (stream != NULL && !open->has_output_dtype)
+        *output = stream->output;
+    output->mode = stream != NULL ? stream->output.mode : 0;
+    if (open->has_output_dtype) {
+        output->dtype = open->output_dtype <= INT32_MAX ? (int)open->output_dtype : INT32_MAX;
+        output->nchw = open->output_nchw;
+        output->scale = open->has_output_scale ? open->output_scale : output->scale;
+        status = take_channels("output_mean", open->n_output_mean, open->output_mean, output->mean, err);
+        if (status == 0)
+            status = take_channels("output_std", open->n_output_std, open->output_std, output->std, err);
+    }
+    if (open->normalize != 0) {
+        output->mode = open->normalize <= INT32_MAX ? (int)open->normalize : INT32_MAX;
+        if (status == 0 && normalize_mode_name(output->mode) == NULL)
+            status = error_set(err, FEEDD_E_ARGUMENT, "normalize %u: allowed are 1 (client), 2 (daemon) and 3 (cpu)",
+                               open->normalize);
+    }
+    return status == 0 ? output_resolve(output, &client, err) : status;
 }
 
 /* The configured stream or dataset, and over it what the client asked for. */
 static int resolve(const struct connection *connection, const Feedd__Open *open, struct group_spec *group,
-                   struct feedd_error *err)
+                   struct delivery *delivery, struct feedd_error *err)
 {
     const struct server *server = connection->server;
     struct stream_spec *spec = &group->stream;
     const struct config_stream *stream = config_stream(server->config, open->source);
     memset(group, 0, sizeof(*group));
+    memset(delivery, 0, sizeof(*delivery));
     int status = resolve_dataset(connection, open->source, stream, spec, err);
     if (status != 0)
         return status;
@@ -486,7 +622,10 @@ static int resolve(const struct connection *connection, const Feedd__Open *open,
     if (order_name(spec->order.order) == NULL)
         return error_set(err, FEEDD_E_ARGUMENT, "order %d: allowed are 1 (sequential) and 2 (shuffle)",
                          spec->order.order);
-    status = resolve_device(&server->pipeline, open, spec, err);
+    status = resolve_delivery(&server->pipeline, open, group, delivery, err);
+    if (status == 0)
+        status = resolve_output(stream, open, group, delivery, err);
+    spec->output = delivery->output;
     if (status == 0)
         status = resolve_group(stream, open, group, err);
     if (status == 0 && open->resume != NULL)
@@ -496,7 +635,7 @@ static int resolve(const struct connection *connection, const Feedd__Open *open,
 
 /* The group for it, and the connection's end of it. */
 static int join(struct connection *connection, const Feedd__Open *open, struct group_spec *spec,
-                struct feedd_error *err)
+                const struct delivery *delivery, struct feedd_error *err)
 {
     struct server *server = connection->server;
     spec->uid = connection->uid;
@@ -510,6 +649,7 @@ static int join(struct connection *connection, const Feedd__Open *open, struct g
     attachment->connection = connection;
     attachment->request = open->request;
     attachment->source = source;
+    attachment->delivery = *delivery;
     int status = group_join(&server->pipeline, spec, on_member_event, attachment, &attachment->member, err);
     if (status != 0) {
         free(source);
@@ -528,14 +668,15 @@ static int open_stream(struct connection *connection, const Feedd__Open *open, s
 {
     struct server *server = connection->server;
     struct group_spec spec;
+    struct delivery delivery;
     if (server->stopping)
         return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
     if (connection->stream_count >= server->config->streams_per_client_max)
         return error_set(err, FEEDD_E_LIMIT, "%u streams are open, as many as streams_per_client_max allows",
                          connection->stream_count);
-    int status = resolve(connection, open, &spec, err);
+    int status = resolve(connection, open, &spec, &delivery, err);
     if (status == 0)
-        status = join(connection, open, &spec, err);
+        status = join(connection, open, &spec, &delivery, err);
     if (spec.stream.dataset != NULL)
         dataset_drop(spec.stream.dataset); /* resolve_dataset()'s hold: the group has one of its own */
     return status;
@@ -577,9 +718,14 @@ static int handle_attach(struct connection *connection, const Feedd__Attach *att
         return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u, which was never opened", attach->stream);
     if (attachment == NULL)
         return 0;
-    if (attachment->attached || attach->nonce != stream_of(attachment)->ring->nonce)
-        return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u %s", attach->stream,
-                         attachment->attached ? "a second time" : "without having mapped its ring");
+    if (attachment->attached)
+        return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u a second time", attach->stream);
+    if (attach->nonce != attachment->member->site->ring->nonce) { /* another transport may do better */
+        struct feedd_error reason;
+        error_set(&reason, FEEDD_E_PROTOCOL, "ATTACH to stream %u without having mapped its ring", attach->stream);
+        open_failed(attachment, &reason);
+        return 0;
+    }
     attachment->attached = true;
     mark_unflushed(attachment); /* what was marked before it could be told */
     group_attach(attachment->member);
@@ -679,7 +825,7 @@ static int handle_status(struct connection *connection, const Feedd__Status *sta
     int status = write_report(connection, status_message, &text, &err);
     size_t bytes = text != NULL ? strlen(text) : 0;
     if (status == 0)
-        status = backend_memfd_new("feedd-report", bytes, &fd, &memory, &err);
+        status = backend_memfd_new("feedd-report", bytes, -1, &fd, &memory, &err);
     if (status == 0) {
         memcpy(memory, text, bytes);
         munmap(memory, bytes);

@@ -9,6 +9,14 @@
 #include "connection.h"
 #include "group.h"
 #include "list.h"
+#include "output.h"
+
+/* How batches get to one client. */
+struct delivery {
+    char device[FEEDD_UUID_TEXT]; /* UUID of the GPU that they are for, with any transport; "": none */
+    char reason[152];             /* of the transport, for a person */
+    struct output_spec output;    /* as the client wants images: the mode is the stream's, the reason its own */
+};
 
 /* One stream of one connection. */
 struct attachment {
@@ -17,6 +25,7 @@ struct attachment {
     uint32_t number;  /* on this connection, from 1 */
     uint32_t request; /* the OPEN that it answers */
     char *source;     /* as opened */
+    struct delivery delivery;
     struct member *member;
     bool opened;        /* STREAM was sent */
     bool attached;      /* the client has proved that it maps the ring: READY may be sent */
@@ -24,6 +33,10 @@ struct attachment {
     bool ended;         /* no more batches will be published */
     bool end_sent;
 };
+
+/* Why batches get to it so, for a person: transport and normalising. */
+#define CONTROL_REASON 256
+void control_mode_reason(const struct attachment *attachment, char out[CONTROL_REASON]);
 
 /* Handles one packet. @return 0; an error when the client broke the protocol: the connection has to be closed */
 int control_packet(struct connection *connection, const struct wire_packet *packet, struct feedd_error *err);
