@@ -111,7 +111,7 @@ def test_right_daemon(folder):
             ATTACH: [(READY, encode({1: 1, 2: packed([0, 1]), 3: packed([0, 1])}), [])],
         },
     )
-    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") == 4
+    assert (done.returncode, done.stderr) == (0, b"") and done.stdout.count(b"\n") == 5
 
 
 @pytest.mark.parametrize(
