@@ -188,10 +188,14 @@ static cudaError_t submit_normalizing(struct cuda_gpu *gpu, struct cuda_ring *ri
     return error;
 }
 
-static int batch_failed(struct cuda_gpu *gpu, cudaError_t error, struct ring_copy *copy)
+/* What was submitted of a batch that failed is ended: no event says when, and when it is posted its memory may go. */
+static void batch_failed(struct cuda_gpu *gpu, cudaError_t error, struct ring_copy *copy)
 {
-    const struct cuda_ring *ring = (const struct cuda_ring *)copy->ring;
-    return cuda_failed(gpu, error, ring->scratch != NULL ? "normalising a batch" : "copying a batch", &copy->error);
+    const bool normalizes = ((struct cuda_ring *)copy->ring)->scratch != NULL;
+    copy->status = cuda_failed(gpu, error, normalizes ? "normalising a batch" : "copying a batch", &copy->error);
+    cudaStreamSynchronize(gpu->stream);
+    if (normalizes)
+        cudaStreamSynchronize(gpu->kernel_stream);
 }
 
 static void submit(struct cuda_gpu *gpu, struct ring_copy *copy)
@@ -199,13 +203,8 @@ static void submit(struct cuda_gpu *gpu, struct ring_copy *copy)
     struct cuda_ring *ring = (struct cuda_ring *)copy->ring;
     copy->submitted_ns = clock_ns();
     cudaError_t error = ring->scratch != NULL ? submit_normalizing(gpu, ring, copy) : submit_plain(gpu, ring, copy);
-    if (error != cudaSuccess) {
-        copy->status = batch_failed(gpu, error, copy);
-        /* No event says when what was submitted of it ends, and when it is posted, its memory may go. */
-        cudaStreamSynchronize(gpu->stream);
-        if (ring->scratch != NULL)
-            cudaStreamSynchronize(gpu->kernel_stream);
-    }
+    if (error != cudaSuccess)
+        batch_failed(gpu, error, copy);
     pthread_mutex_lock(&gpu->lock);
     push(&gpu->submitted, copy);
     pthread_cond_signal(&gpu->completion_wake);
@@ -231,7 +230,7 @@ static void await_copy(struct cuda_gpu *gpu, struct ring_copy *copy, uint64_t *l
     if (copy->status == 0) {
         cudaError_t error = cudaEventSynchronize(ring->events[copy->staging]);
         if (error != cudaSuccess)
-            copy->status = batch_failed(gpu, error, copy);
+            batch_failed(gpu, error, copy);
     }
     copy->done_ns = clock_ns();
     if (copy->status == 0) {

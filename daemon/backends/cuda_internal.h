@@ -2,9 +2,9 @@
  * (rings, pinning), cuda_fd.c (GPU memory behind a descriptor), cuda_start.c (which GPUs there are). They are the only
  * callers of CUDA in the daemon.
  *
- * Threads: a GPU has two. The *device* thread makes every call but one: it submits copies as they come, and between
- * them makes and frees rings, in steps, so that a large ring doesn't hold up the copies of others. The *completion*
- * thread waits for events, which sleeps, and does nothing else. Workers that want a ring wait for the device thread. */
+ * Threads: a GPU has two. The *device* thread submits copies as they come, and between them makes and frees rings, in
+ * steps, so that a large ring doesn't hold up the copies of others. The *completion* thread waits for what was
+ * submitted, which sleeps, and makes no other call. Workers that want a ring wait for the device thread. */
 #ifndef FEEDD_CUDA_INTERNAL_H
 #define FEEDD_CUDA_INTERNAL_H
 
@@ -57,7 +57,7 @@ struct cuda_gpu {
     const char *fd_lacks; /* what TRANSPORT_FD needs and isn't there; NULL: `driver` is complete */
     struct cuda_driver driver;
     pthread_t device_thread, completion_thread;
-    /* of the device thread */
+    /* made by the device thread */
     cudaStream_t stream;        /* copies; there once it is up */
     cudaStream_t kernel_stream; /* there once a ring normalises */
     /* under the lock */
