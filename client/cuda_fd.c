@@ -86,7 +86,7 @@ static CUresult map(const struct device *device, CUmemGenericAllocationHandle me
 {
     const CUmemAccessDesc access = {.location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device->ordinal},
                                     .flags = CU_MEM_ACCESS_FLAGS_PROT_READ};
-    CUdeviceptr address;
+    CUdeviceptr address = 0;
     CUresult result = driver.reserve(&address, bytes, 0, 0, 0);
     if (result != CUDA_SUCCESS)
         return result;
@@ -117,7 +117,7 @@ static int import(const struct device *device, int fd, size_t bytes, CUdeviceptr
 int device_import(const struct device *device, int fd, uint64_t bytes, void **out, struct feedd_error *err)
 {
     struct cuda_visit visit;
-    CUdeviceptr address;
+    CUdeviceptr address = 0;
     cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "mapping the daemon's GPU memory", err);

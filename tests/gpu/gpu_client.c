@@ -93,7 +93,11 @@ void session_open(struct session *s, const struct options *options, const char *
         TRY(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking));
     }
     must(feedd_connect(options->socket, &s->client, &err), &err);
-    must(feedd_open(s->client, options->source, &open, &s->stream, &err), &err);
+    const int status = feedd_open(s->client, options->source, &open, &s->stream, &err);
+    if (status != 0) { /* which may be what is wanted: nothing is left behind */
+        session_close(s);
+        must(status, &err);
+    }
     s->schema = feedd_stream_schema(s->stream);
     if (options->has_output && s->schema->normalize == FEEDD_NORMALIZE_CLIENT)
         s->own = options->output;
