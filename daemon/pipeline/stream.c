@@ -385,11 +385,12 @@ static int reserve_memory(struct stream *stream, struct feedd_error *err)
     struct pipeline *pipeline = pipeline_of(stream);
     const struct slot_layout *layout = &stream->plan.layout;
     stream->depth = stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(layout->slot_bytes);
-    const uint64_t bytes = slot_ring_bytes(layout, stream->depth);
-    int status = stream_check_budget(stream, "ring_memory_max", bytes, pipeline->ring_bytes,
+    const uint64_t staging = slot_ring_bytes(layout, stream->depth);
+    const uint64_t records = slot_meta_bytes(layout, stream->depth); /* of one site at least, which takes them */
+    int status = stream_check_budget(stream, "ring_memory_max", staging + records, pipeline->ring_bytes,
                                      pipeline->limits.ring_memory_max, err);
     if (status == 0)
-        pipeline->ring_bytes += stream->staging_bytes = bytes;
+        pipeline->ring_bytes += stream->staging_bytes = staging;
     return status;
 }
 

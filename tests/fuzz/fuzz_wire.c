@@ -38,6 +38,7 @@
 #include "group.h"
 #include "log.h"
 #include "server.h"
+#include "site.h"
 #include "slot.h"
 #include "stream.h"
 #include "token.h"
@@ -455,6 +456,15 @@ static void start(void)
     fds_idle = count_fds(0);
 }
 
+/* A ring is being made or freed. */
+static int sites_change(const struct stream *stream)
+{
+    list_each (node, after, &stream->sites)
+        if (container_of(node, struct site, node)->state != SITE_OPEN)
+            return 1;
+    return 0;
+}
+
 /* Something is under way that will report by itself: a worker has it. */
 static int busy(void)
 {
@@ -463,8 +473,8 @@ static int busy(void)
         return 1;
     list_each (node, after, &pipeline->groups) {
         const struct stream *stream = container_of(node, struct group, node)->stream;
-        if (stream != NULL &&
-            (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING || stream->in_flight > 0))
+        if (stream != NULL && (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING ||
+                               stream->filling > 0 || stream->copying > 0 || sites_change(stream)))
             return 1;
     }
     list_each (node, after, &pipeline->datasets) {
@@ -499,24 +509,38 @@ static int in_use(void)
     return open || busy() || server->connection_count > 0 || !list_empty(&server->pipeline.groups);
 }
 
-/* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
-static void check_stream(const struct stream *stream)
+/* What members of a site hold, and what is in its placements. */
+static void check_site(const struct site *site)
 {
-    const struct group *group = stream->group;
-    uint32_t leases = 0;
-    FUZZ_CHECK(stream->free_count == 0 || stream->exhausted || server->pipeline.stopping);
-    FUZZ_CHECK(stream->filled == 0 || !group_may_publish(group));
+    const struct stream *stream = site->stream;
+    uint32_t leases = 0, taken = 0, members = 0, attached = 0;
     for (uint32_t slot = 0; slot < stream->depth; slot++) {
-        const struct placement *placement = &stream->placements[slot];
+        const struct placement *placement = &site->placements[slot];
         FUZZ_CHECK((placement->state == PLACEMENT_READY) == (placement->leases > 0));
+        FUZZ_CHECK(placement->state != PLACEMENT_COPYING);
         leases += placement->leases;
+        taken += placement->leases > 0;
     }
-    list_each (node, after, &group->members) {
+    list_each (node, after, &stream->group->members) {
         const struct member *member = container_of(node, struct member, node);
+        if (member->site != site)
+            continue;
+        members++;
+        attached += member->state != MEMBER_JOINING;
         FUZZ_CHECK(member->lease_count <= stream->depth && member->lease_count <= leases);
         leases -= member->lease_count;
     }
-    FUZZ_CHECK(leases == 0);
+    FUZZ_CHECK(leases == 0 && taken == site->taken && taken == site->ready);
+    FUZZ_CHECK(members > 0 && members == site->member_count && attached == site->attached_count);
+}
+
+/* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
+static void check_stream(const struct stream *stream)
+{
+    FUZZ_CHECK(stream->free_count == 0 || stream->exhausted || server->pipeline.stopping);
+    FUZZ_CHECK(stream->filled == 0 || !group_may_publish(stream->group));
+    list_each (node, after, &stream->sites)
+        check_site(container_of(node, struct site, node));
 }
 
 /* Nothing is under way: nobody waits for an answer that can't come, and streams are in order. */
@@ -738,7 +762,7 @@ static void check_gate(const struct view *view)
 {
     list_each (node, after, &server->pipeline.groups) {
         const struct group *group = container_of(node, struct group, node);
-        if (group->stream == NULL || group->stream->ring == NULL || group->stream->ring->nonce != view->nonce ||
+        if (group->stream == NULL || group->stream->staging == NULL || group->stream->staging->nonce != view->nonce ||
             group->spec.join != FEEDD_JOIN_GATE || group->form_started || view->shared == NULL)
             continue;
         FUZZ_CHECK(view->shared->attached >= group->spec.members);

@@ -485,7 +485,9 @@ START_TEST(keys_and_kinds)
            ":5: datasets.a.reader: repeated key; allowed: once, and it stands in line 3");
     refuse(TRAIN "    batchsize: 3\n",
            ":9: streams.train.batchsize: unknown key; allowed: dataset, batch_size, order, seed, "
-           "epochs, tail, depth, share, members, join, on_error, transform, decode, orientation, truncated, channels");
+           "epochs, tail, depth, share, members, join, on_error, transform, decode, orientation, truncated, channels, "
+           "output, "
+           "normalize");
     refuse("'': 1\n", ":1: unknown key; allowed: daemon, datasets, streams");
     refuse("<<: {daemon: {}}\n", ":1: <<: unknown key; allowed: daemon, datasets, streams");
 

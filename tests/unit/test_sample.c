@@ -424,7 +424,7 @@ START_TEST(cells)
             memcpy(due + fields[1].offset + 16, &no_label, 8);
         memcpy(due + fields[2].offset + 16, &index, 8);
         const struct sample_place place = {.index = 42, .slot = slot, .cell = 2};
-        sample_zero(&plan, &place);
+        ck_assert_int_eq(sample_zero(&plan, scratch, &place, NULL), 0);
         ck_assert_mem_eq(slot, due, plan.layout.slot_bytes);
         free(slot);
         free(due);
