@@ -79,9 +79,10 @@ struct ring_map {
 /* How batches for a GPU get to this process, best first. */
 enum transport { TRANSPORT_IPC, TRANSPORT_FD, TRANSPORT_HOST, TRANSPORT_COUNT };
 
-/* opening -> open -> lost -> opening; opening -> opening, where another transport is tried. */
+/* opening -> attaching -> open -> lost -> opening; opening, attaching -> opening, where another transport is tried. */
 enum stream_state {
-    STREAM_OPENING, /* OPEN was sent */
+    STREAM_OPENING,   /* OPEN was sent */
+    STREAM_ATTACHING, /* ATTACH was sent, and has to be confirmed */
     STREAM_OPEN,
     STREAM_LOST /* the connection it was open on has gone */
 };
@@ -193,6 +194,9 @@ void map_drop_older(struct feedd_stream *stream);
 /* From client.c: what the daemon says about a stream. @return FEEDD_E_PROTOCOL when it makes no sense */
 int open_answered(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
                   struct feedd_error *err);
+void open_confirmed(struct feedd_stream *stream); /* by whatever comes for a stream that is attached */
+/* The stream has failed, unless it can be opened in another way. @return 0, or why the connection is broken */
+int open_failed(struct feedd_stream *stream, int status, const char *message, struct feedd_error *err);
 int stream_ready(struct feedd_stream *stream, const Feedd__Ready *ready, struct feedd_error *err);
 void stream_failed(struct feedd_stream *stream, int status, const char *message);
 /* Something has changed that feedd_stream_fd() tells of. */

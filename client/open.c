@@ -1,8 +1,9 @@
 /* open.c - opening a stream of libfeedd: what is asked for, what the daemon answers, and what comes of the two.
  *
  * Happy path: OPEN -> STREAM -> both rings are mapped (map.c) -> ATTACH with the nonce: the stream is open. Where
- * batches for a GPU can't be mapped as was answered, and other ways were left to the daemon: CLOSE, and OPEN again
- * without that one; the caller doesn't notice, and schema.mode_reason says why.
+ * batches for a GPU can't be mapped as was answered, or what is mapped isn't the daemon's memory, and other ways were
+ * left to the daemon: CLOSE, and OPEN again without that one; the caller doesn't notice, and schema.mode_reason says
+ * why. As long as there are other ways, ATTACH has to be confirmed before the stream counts as open.
  * A stream that was lost with its daemon is opened again as it was.
  * What can fail: the options, the daemon's answer, mapping; that is the stream's, not the connection's.
  * Threads: one at a time (feedd.h). */
@@ -354,7 +355,6 @@ static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, cons
             status = fill_schema(stream, answer, err);
         if (status != 0)
             return status;
-        stream->transports = 1u << transport_of(answer->transport); /* it stays that, also when it is opened again */
     }
     stream->dropping = stream->shown;
     stream->shown = true;
@@ -365,16 +365,30 @@ static int attach(struct feedd_stream *stream, const Feedd__Stream *answer, cons
     return 0;
 }
 
+/* Undoes attach() on a stream that was never open. */
+static void detach(struct feedd_stream *stream)
+{
+    map_free(stream->map);
+    free(stream->text);
+    free(stream->class_text);
+    free(stream->classes);
+    stream->map = NULL;
+    stream->text = stream->class_text = NULL;
+    stream->classes = NULL;
+    stream->schema = (struct feedd_schema){.source = NULL};
+    stream->shown = false;
+}
+
 /* Takes the transport that failed off those that may be tried. @return whether one is left */
-static bool drop_transport(struct feedd_stream *stream, int transport, const struct feedd_error *reason)
+static bool drop_transport(struct feedd_stream *stream, int transport, const char *reason)
 {
     const uint32_t left = stream->transports & ~(1u << transport);
     const size_t used = strlen(stream->transport_reason);
-    if (stream->shown || left == 0)
+    if (left == 0)
         return false;
     stream->transports = left;
     snprintf(stream->transport_reason + used, sizeof(stream->transport_reason) - used, "%s%s: %.110s",
-             used > 0 ? "; " : "", transport_names[transport], reason->message);
+             used > 0 ? "; " : "", transport_names[transport], reason);
     return true;
 }
 
@@ -388,24 +402,48 @@ static int open_otherwise(struct feedd_stream *stream, struct feedd_error *err)
     return status == 0 ? send_open(stream, err) : status;
 }
 
+void open_confirmed(struct feedd_stream *stream)
+{
+    if (stream->state != STREAM_ATTACHING)
+        return;
+    stream->state = STREAM_OPEN;
+    stream->transports = 1u << transport_of(stream->schema.transport); /* also when it is opened again */
+    stream_signal(stream);
+}
+
 int open_answered(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
                   struct feedd_error *err)
 {
     struct feedd_error reason;
     Feedd__Attach message = FEEDD__ATTACH__INIT;
     bool unmapped = false;
+    const int transport = transport_of(answer->transport);
+    const bool for_gpu = answer->device != NULL, first = !stream->shown;
     stream->number = answer->stream;
     int status = attach(stream, answer, packet, &message.nonce, &unmapped, &reason);
-    if (unmapped && answer->device != NULL && drop_transport(stream, transport_of(answer->transport), &reason))
+    if (unmapped && for_gpu && first && drop_transport(stream, transport, reason.message))
         return open_otherwise(stream, err);
     if (status != 0) {
         stream_failed(stream, status, reason.message);
         return 0;
     }
-    stream->state = STREAM_OPEN;
-    stream_signal(stream);
     message.stream = stream->number;
+    message.has_confirm = message.confirm = for_gpu && first && (stream->transports & ~(1u << transport)) != 0;
+    stream->state = STREAM_ATTACHING;
+    if (!message.confirm)
+        open_confirmed(stream);
     return client_send(stream->client, WIRE_ATTACH, &message.base, err);
+}
+
+int open_failed(struct feedd_stream *stream, int status, const char *message, struct feedd_error *err)
+{
+    if (stream->state == STREAM_ATTACHING && status == FEEDD_E_PROTOCOL &&
+        drop_transport(stream, transport_of(stream->schema.transport), message)) {
+        detach(stream);
+        return open_otherwise(stream, err);
+    }
+    stream_failed(stream, status, message);
+    return 0;
 }
 
 /* ---- what callers call ---- */
@@ -462,7 +500,8 @@ FEEDD_API int feedd_open_wait(struct feedd_stream *stream, int timeout_ms, struc
 {
     uint64_t began_ns = client_clock_ns();
     int status = client_check(stream->client, err);
-    while (status == 0 && stream->state == STREAM_OPENING && stream->failure.status == 0)
+    while (status == 0 && (stream->state == STREAM_OPENING || stream->state == STREAM_ATTACHING) &&
+           stream->failure.status == 0)
         status = client_receive(stream->client, client_left_ms(timeout_ms, began_ns), err);
     if (status == FEEDD_E_TIMEOUT)
         return error_set(err, status, "'%s' isn't open within %d ms", stream->source, timeout_ms);

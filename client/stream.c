@@ -130,6 +130,7 @@ FEEDD_API const struct feedd_schema *feedd_stream_schema(const struct feedd_stre
 int stream_ready(struct feedd_stream *stream, const Feedd__Ready *ready, struct feedd_error *err)
 {
     struct ring_map *map = stream->map;
+    open_confirmed(stream);
     if (ready->n_slots != ready->n_seqs || stream->state != STREAM_OPEN)
         return error_set(err, FEEDD_E_PROTOCOL, "feedd announced %zu slots and %zu batches", ready->n_slots,
                          ready->n_seqs);
@@ -378,7 +379,7 @@ FEEDD_API int feedd_next(struct feedd_stream *stream, int timeout_ms, const stru
 {
     if (client_check(stream->client, err) == FEEDD_E_FORK)
         return FEEDD_E_FORK;
-    if (!stream->shown)
+    if (!stream->shown || stream->state == STREAM_ATTACHING)
         return error_set(err, FEEDD_E_STATE, "'%s' isn't open yet: feedd_open_wait() says when", stream->source);
     if (stream->client->lending && stream->map->older != NULL)
         map_drop_older(stream); /* tensors are deleted at any time */

@@ -727,6 +727,8 @@ static int handle_attach(struct connection *connection, const Feedd__Attach *att
         return 0;
     }
     attachment->attached = true;
+    if (attach->has_confirm && attach->confirm)
+        attachment->count_changed = true;
     mark_unflushed(attachment); /* what was marked before it could be told */
     group_attach(attachment->member);
     return 0;

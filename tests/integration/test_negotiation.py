@@ -4,12 +4,14 @@ that it asks again without the one that it can't map. The runtime is the fake on
 import json
 import socket
 import subprocess
+import sys
 import threading
 
 import pytest
 import rawclient
 from harness import BUILD, ENVIRONMENT, FEEDCTL, check_output, parse_failure
-from rawclient import ATTACH, CLOSE, HEADER, HELLO, MAGIC, OPEN, READY, RECORD, RELEASE, STREAM, WELCOME, encode, packed
+from rawclient import ATTACH, CLOSE, ERROR, HEADER, HELLO, MAGIC, MEMBERS, OPEN, READY, RECORD, RELEASE, STREAM, WELCOME, encode, packed
+from test_library import python_environment
 from test_wrong_daemon import BATCH, META, RECORD_BYTES, RING, memfd, stream
 
 FAKE = BUILD / "tests" / "fake_cuda" / "libfake_cudart.so"
@@ -41,15 +43,16 @@ def host(first=0, **changes):
 
 
 class Daemon(threading.Thread):
-    """Answers OPEN by OPEN; a connection ends when its two batches have come back."""
+    """Answers OPEN by OPEN, refuses the ATTACHes to streams of some numbers, and confirms others where it is asked to; a
+    connection ends when its two batches have come back."""
 
-    def __init__(self, path, answers, connections=1):
+    def __init__(self, path, answers, connections=1, refused=()):
         super().__init__(daemon=True)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(str(path))
         self.listener.listen()
-        self.answers, self.connections = list(answers), connections
-        self.opens, self.closed, self.attached = [], [], []
+        self.answers, self.connections, self.refused = list(answers), connections, refused
+        self.opens, self.closed, self.attached, self.confirmed = [], [], [], []
 
     def run(self):
         for _ in range(self.connections):
@@ -75,7 +78,14 @@ class Daemon(threading.Thread):
         elif type_ == CLOSE:
             self.closed += fields[1]
         elif type_ == ATTACH:
-            self.attached += fields[1]
+            number = fields[1][0]
+            self.attached.append(number)
+            if number in self.refused:
+                send(ERROR, encode({2: number, 3: -10, 4: "ATTACH without having mapped its ring"}))
+                return 0
+            if fields.get(3) == [1]:
+                self.confirmed.append(number)
+                send(MEMBERS, encode({1: number, 2: 1}))
             send(READY, encode({1: fields[1][0], 2: packed([0, 1]), 3: packed([0, 1])}))
         elif type_ == RELEASE:
             return len(rawclient.unpack(fields[2][0]))
@@ -113,6 +123,46 @@ def test_asks_again_without_what_it_cannot_map(folder):
     assert second.startswith("ipc: opening the daemon's GPU memory by CUDA IPC: ") and "fd: " not in second
     assert third.startswith(second[:100]) and "; fd: importing the daemon's GPU memory by its descriptor: " in third
     assert len(third) < 256 and third.isprintable() and third.isascii()
+
+
+ALLOCATE = """
+import ctypes, sys
+cuda, pointer, handle = ctypes.CDLL(sys.argv[1]), ctypes.c_void_p(), (ctypes.c_char * 64)()
+assert cuda.cudaMalloc(ctypes.byref(pointer), ctypes.c_size_t(1 << 21)) == 0
+assert cuda.cudaIpcGetMemHandle(handle, pointer) == 0
+sys.stdout.buffer.write(bytes(handle))
+sys.stdout.flush()
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def slab():
+    """The IPC handle of memory that a client can map, and that isn't the daemon's ring."""
+    env = {**python_environment(), "FEEDD_FAKE_GPUS": "1"}
+    command = [sys.executable, "-c", ALLOCATE, FAKE]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env)
+    handle = process.stdout.read(64)
+    assert len(handle) == 64
+    yield handle
+    process.communicate()
+
+
+def test_memory_that_proves_nothing(folder, slab):
+    """Mapped, but the daemon doesn't take what is read there: the next transport; the caller sees the last one."""
+    daemon = Daemon(folder / "s", [ipc(handle=slab, f2=5), host(f2=6)], refused=[5])
+    end = opened(run_feedctl(folder, daemon, "--device", "cuda"))
+    assert (end["transport"], end["batches"]) == ("host", 2)
+    assert daemon.attached == [5, 6] and daemon.closed[0] == 5 and daemon.confirmed == [6]
+    assert [message[14] for message in daemon.opens] == [ALL, ALL[1:]]
+    assert daemon.opens[1][25] == [b"ipc: ATTACH without having mapped its ring"]
+
+
+def test_memory_that_proves_nothing_as_asked_for(folder, slab):
+    daemon = Daemon(folder / "s", [ipc(handle=slab)], refused=[1])
+    done = run_feedctl(folder, daemon, "--device", "cuda", "--transport", "ipc")
+    parse_failure(done, "without having mapped")
+    assert len(daemon.opens) == 1 and daemon.confirmed == []
 
 
 @pytest.mark.parametrize("asked", ["ipc", "fd", "host"])
