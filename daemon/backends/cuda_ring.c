@@ -108,9 +108,8 @@ static int fill_slab(struct cuda_gpu *gpu, struct cuda_ring *ring, struct feedd_
     if (error == cudaSuccess)
         error =
             cudaMemcpyAsync(proof, &ring->ring.nonce, sizeof(ring->ring.nonce), cudaMemcpyHostToDevice, gpu->stream);
-    cudaError_t ended = cudaStreamSynchronize(gpu->stream); /* also after an error: then the slab goes */
     if (error == cudaSuccess)
-        error = ended;
+        error = cudaStreamSynchronize(gpu->stream);
     return error == cudaSuccess ? 0 : cuda_failed(gpu, error, "filling a new ring", err);
 }
 
@@ -159,10 +158,13 @@ static void unmake_ring(struct cuda_gpu *gpu, struct cuda_call *base)
     if (ring->scratch != NULL)
         cuda_check_freed(gpu, cudaFree(ring->scratch), "freeing scratch images");
     cuda_serve_copies(gpu);
-    if (ring->ring.spec.transport == TRANSPORT_FD)
+    if (ring->ring.spec.transport == TRANSPORT_FD) {
+        /* As cudaFree() waits: filling may have failed half-way. */
+        cuda_check_freed(gpu, cudaStreamSynchronize(gpu->stream), "waiting for what uses a ring");
         cuda_fd_free(gpu, &ring->fd_memory);
-    else if (ring->slab != NULL)
+    } else if (ring->slab != NULL) {
         cuda_check_freed(gpu, cudaFree(ring->slab), "freeing a ring");
+    }
 }
 
 /* ---- pinning ---- */
