@@ -66,27 +66,23 @@ static int parse_value(struct conf_walk *w, yaml_node_t *node, bool positive, do
     return 0;
 }
 
-/* A number for all channels, or one for each. */
+/* A number for all channels, or one for each; as torchvision has it, a list of one is for all, too. */
 static int parse_channels(struct conf_walk *w, yaml_node_t *node, struct parsed *parsed, bool positive, double *out)
 {
-    double value;
-    if (node->type != YAML_SEQUENCE_NODE) {
-        int rc = parse_value(w, node, positive, &value);
-        for (size_t c = 0; rc == 0 && c < NORMALIZE_CHANNELS_MAX; c++)
-            out[c] = value;
-        return rc;
-    }
-    const yaml_node_item_t *items = node->data.sequence.items.start;
-    const size_t count = (size_t)(node->data.sequence.items.top - items);
+    const bool list = node->type == YAML_SEQUENCE_NODE;
+    const yaml_node_item_t *items = list ? node->data.sequence.items.start : NULL;
+    const size_t count = list ? (size_t)(node->data.sequence.items.top - items) : 1;
     if (count == 0 || count > NORMALIZE_CHANNELS_MAX)
         return conf_fail(w, node, "%zu numbers; allowed: one, or a list of 1 to %u, one a channel", count,
                          NORMALIZE_CHANNELS_MAX);
     for (size_t c = 0; c < count; c++) {
-        int rc = parse_value(w, conf_node(w, items[c]), positive, &out[c]);
+        int rc = parse_value(w, list ? conf_node(w, items[c]) : node, positive, &out[c]);
         if (rc != 0)
             return rc;
     }
-    if (count < parsed->channels)
+    for (size_t c = 1; count == 1 && c < NORMALIZE_CHANNELS_MAX; c++)
+        out[c] = out[0];
+    if (count > 1 && count < parsed->channels)
         parsed->channels = count;
     return 0;
 }

@@ -698,6 +698,72 @@ START_TEST(selection_names)
 }
 END_TEST
 
+START_TEST(outputs)
+{
+    static const struct {
+        const char *lines;
+        struct output_spec output;
+    } good[] = {
+        {"", {.std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: auto", {.std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: daemon", {.mode = FEEDD_NORMALIZE_DAEMON, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"output: {dtype: float32}", {.dtype = FEEDD_F32, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: cpu\n    output: {dtype: u8, layout: nchw}", /* in this order, too */
+         {.mode = FEEDD_NORMALIZE_CPU, .dtype = FEEDD_U8, .nchw = true, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"output: {dtype: bf16, layout: nhwc, mean: -0.5, std: [2.5e-1], scale: 1}\n    normalize: client",
+         {.mode = FEEDD_NORMALIZE_CLIENT,
+          .dtype = FEEDD_BF16,
+          .mean = {-0.5, -0.5, -0.5, -0.5},
+          .std = {0.25, 0.25, 0.25, 0.25},
+          .scale = 1}},
+        {"output: {dtype: int8, mean: [1, 2, 3], std: 4}",
+         {.dtype = FEEDD_I8, .mean = {1, 2, 3, 0}, .std = {4, 4, 4, 0}, .scale = 255}},
+        {"output: {dtype: float16, mean: [1, 2, 3, 4], std: [5, 6, 7, 8]}",
+         {.dtype = FEEDD_F16, .mean = {1, 2, 3, 4}, .std = {5, 6, 7, 8}, .scale = 255}},
+    };
+    static const struct {
+        const char *line, *message;
+    } bad[] = {
+        {"normalize: gpu", "normalize: 'gpu' is not allowed; allowed: auto, client, daemon, cpu"},
+        {"normalize: [cpu]", "normalize: is a list; allowed: one value"},
+        {"output: float32", "output: is text; allowed: a mapping (lines of `key: value`)"},
+        {"output: {layout: nchw}", "output.dtype: missing; required: dtype"},
+        {"output: {dtype: float32, size: 3}", "output.size: unknown key; allowed: dtype, layout, mean, std, scale"},
+        {"output: {dtype: int64}", "output.dtype: 'int64' is not a type of images; allowed: uint8, int8, float16, "
+                                   "bfloat16, float32 (or u8, i8, f16, bf16, f32)"},
+        {"output: {dtype: f64}", "output.dtype: 'f64' is not a type of images; allowed: uint8, int8, float16, "
+                                 "bfloat16, float32 (or u8, i8, f16, bf16, f32)"},
+        {"output: {dtype: f32, layout: hwc}", "output.layout: 'hwc' is not a layout; allowed: nhwc, nchw"},
+        {"output: {dtype: f32, mean: []}", "output.mean: 0 numbers; allowed: one, or a list of 1 to 4, one a channel"},
+        {"output: {dtype: f32, std: [1, 1, 1, 1, 1]}",
+         "output.std: 5 numbers; allowed: one, or a list of 1 to 4, one a channel"},
+        {"output: {dtype: f32, mean: [0, x]}", "output.mean: 'x' is not allowed; allowed: a number"},
+        {"output: {dtype: f32, mean: 1e999}", "output.mean: '1e999' is not allowed; allowed: a number"},
+        {"output: {dtype: f32, std: 0}", "output.std: '0' is not allowed; allowed: a number above 0"},
+        {"output: {dtype: f32, std: [1, -1]}", "output.std: '-1' is not allowed; allowed: a number above 0"},
+        {"output: {dtype: f32, scale: 0}", "output.scale: '0' is not allowed; allowed: a number above 0"},
+    };
+    char text[500], message[300];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    %s\n", good[i].lines);
+        struct config *c = load(text);
+        const struct output_spec *got = &c->streams[0].output, *due = &good[i].output;
+        ck_assert_msg(got->mode == due->mode && got->dtype == due->dtype && got->nchw == due->nchw, "case %zu", i);
+        ck_assert_double_eq(got->scale, due->scale);
+        for (int channel = 0; channel < NORMALIZE_CHANNELS_MAX; channel++) {
+            ck_assert_msg(got->mean[channel] == due->mean[channel], "case %zu: mean %d", i, channel);
+            ck_assert_msg(got->std[channel] == due->std[channel], "case %zu: std %d", i, channel);
+        }
+        config_free(c);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    %s\n", bad[i].line);
+        snprintf(message, sizeof(message), ":9: streams.train.%s", bad[i].message);
+        refuse(text, message);
+    }
+}
+END_TEST
+
 START_TEST(sharing)
 {
     static const struct {
@@ -1434,6 +1500,7 @@ int main(void)
     tcase_add_test(tcase, selections);
     tcase_add_test(tcase, selection_names);
     tcase_add_test(tcase, sharing);
+    tcase_add_test(tcase, outputs);
     tcase_add_test(tcase, transforms);
     tcase_add_test(tcase, transform_texts);
     tcase_add_test(tcase, numa);
