@@ -287,6 +287,8 @@ static int command_late(const struct options *options)
     const uint32_t fields = s.schema->field_count;
     uint64_t *sums = session_results(&s, most * fields * sizeof(*sums));
     uint64_t *expected = session_results(&host, fields * sizeof(*expected));
+    size_t bytes;
+    session_output(&s, &bytes);
     cudaEvent_t *events = allocate(most * sizeof(cudaEvent_t));
     uint64_t count = 0, done = 0, in_flight = 0, wrong = 0;
     const struct feedd_batch *batch;
@@ -357,6 +359,8 @@ static int command_hold(const struct options *options)
     struct session s;
     session_open(&s, options, options->open.device);
     uint64_t *sums = session_results(&s, s.schema->field_count * sizeof(*sums));
+    size_t bytes;
+    session_output(&s, &bytes);
     const struct feedd_batch *batch = session_next(&s);
     for (int i = 0; batch != NULL && i < HOLD_STEPS; i++) {
         TRY((cudaError_t)gpu_spin((options->spin_ms + HOLD_STEPS - 1) / HOLD_STEPS, s.cuda));
