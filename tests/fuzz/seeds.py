@@ -78,7 +78,8 @@ for name, mode, dtype, nchw, can, sources in (
         ("cpu-f32", 3, 5, 0, 0, "train small"), ("cpu-f32-planes", 3, 5, 1, 1, "train small black"),
         ("cpu-u8-planes", 3, 1, 1, 0, "train small"), ("cpu-f16", 3, 3, 1, 0, "train"),
         ("auto-f32", 0, 5, 0, 0, "small"), ("auto-client", 0, 5, 0, 1, "train"),
-        ("daemon-without-gpu", 2, 5, 0, 1, "train"), ("client-can-not", 1, 5, 0, 0, "train"), ("dtype-i64", 3, 7, 0, 1, "train")):
+        ("daemon-without-gpu", 2, 5, 0, 1, "train"), ("client-can-not", 1, 5, 0, 0, "train"),
+        ("dtype-i64", 3, 7, 0, 1, "train")):
     output = mode, dtype, nchw, can, 11, 9, 12, 13, 14, 15, 9, 11, 12, 13, 14  # scale 1; means 2 to 5, stds 1 to 4
     for source in sources.split():
         seed("wire", f"open-{name}-{source}", opened(source, 0xE000, *output) + epoch() + op("close", 0) + answered())
