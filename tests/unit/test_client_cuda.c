@@ -58,6 +58,7 @@ static void setup(void)
         OK(cudaMalloc((void **)&rig.out[i], PIXELS * sizeof(float)));
         OK(cudaMemset(rig.out[i], 0, PIXELS * sizeof(float)));
     }
+    device_finish(&rig.device); /* streams that don't block don't wait for cudaMemset() */
 }
 
 static void teardown(void)
@@ -98,6 +99,7 @@ START_TEST(test_streams_take_turns)
             ck_assert(is_right(i));
             OK(cudaMemset(rig.out[i], 0, PIXELS * sizeof(float)));
         }
+        device_finish(&rig.device);
     }
 }
 END_TEST
