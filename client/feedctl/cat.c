@@ -175,7 +175,7 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
     uint64_t number = 0;
     int option, wrong = 0, value;
     while (wrong == 0 && (option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
-        if (strchr("Nylmvc", option) != NULL)
+        if (strchr("Nylmvc", option) != NULL) /* any of them asks for an output; the rest of it has defaults */
             open->output = &cat->output;
         switch (option) {
         case 'n':
