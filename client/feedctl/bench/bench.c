@@ -18,7 +18,7 @@
 #define SECONDS_MAX 3600
 #define NUMBER_MAX  32 /* bytes of a number in a list */
 
-static const struct bench_command *const commands[] = {&bench_memory};
+static const struct bench_command *const commands[] = {&bench_memory, &bench_batch, &bench_decode, &bench_share};
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 

@@ -39,6 +39,7 @@ struct bench_command {
 
 /* One a file, in the order of the help. */
 extern const struct bench_command bench_memory;
+extern const struct bench_command bench_batch, bench_decode, bench_share;
 
 /* Reads the options, the common ones and the command's own.
  * @param own   ended by zeros; val is from 1 to 127, and what `take` gets
