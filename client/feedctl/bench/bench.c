@@ -12,13 +12,15 @@
 #include <unistd.h>
 
 #include "gpu.h"
+#include "peer.h"
 
 #define OPTIONS_MAX 32 /* of a command, the common ones included */
 #define REPEAT_MAX  100000
 #define SECONDS_MAX 3600
 #define NUMBER_MAX  32 /* bytes of a number in a list */
 
-static const struct bench_command *const commands[] = {&bench_memory, &bench_batch, &bench_decode, &bench_share};
+static const struct bench_command *const commands[] = {&bench_transfer, &bench_dtypes, &bench_memory,
+                                                       &bench_batch,    &bench_decode, &bench_share};
 
 #define COMMANDS (sizeof(commands) / sizeof(commands[0]))
 
@@ -59,6 +61,8 @@ int command_bench(const char *name, const char *socket_path, int argc, char **ar
         return print_usage(stderr), 2;
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)
         return print_usage(stdout), 0;
+    if (strcmp(argv[1], PEER_COMMAND) == 0)
+        return peer_serve();
     for (size_t i = 0; i < COMMANDS; i++) {
         if (strcmp(commands[i]->name, argv[1]) != 0)
             continue;

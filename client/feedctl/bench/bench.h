@@ -38,7 +38,7 @@ struct bench_command {
 };
 
 /* One a file, in the order of the help. */
-extern const struct bench_command bench_memory;
+extern const struct bench_command bench_transfer, bench_dtypes, bench_memory;
 extern const struct bench_command bench_batch, bench_decode, bench_share;
 
 /* Reads the options, the common ones and the command's own.

@@ -6,6 +6,7 @@
 #ifndef FEEDD_BENCH_GPU_H
 #define FEEDD_BENCH_GPU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -45,8 +46,8 @@ int gpu_stream_new(struct CUstream_st **out, struct feedd_error *err);
 void gpu_stream_delete(struct CUstream_st *stream); /* NULL is nothing */
 int gpu_stream_wait(struct CUstream_st *stream, struct feedd_error *err);
 
-/* Events that time, and on which a wait sleeps. */
-int gpu_event_new(struct CUevent_st **out, struct feedd_error *err);
+/* Events that time. @param blocking  who waits for it sleeps, else it spins */
+int gpu_event_new(bool blocking, struct CUevent_st **out, struct feedd_error *err);
 void gpu_event_delete(struct CUevent_st *event); /* NULL is nothing */
 int gpu_event_record(struct CUevent_st *event, struct CUstream_st *stream, struct feedd_error *err);
 int gpu_event_wait(struct CUevent_st *event, struct feedd_error *err); /* one never recorded has passed */

@@ -116,9 +116,9 @@ int gpu_stream_wait(struct CUstream_st *stream, struct feedd_error *err)
     return check(cudaStreamSynchronize(stream), "waiting for the GPU", err);
 }
 
-int gpu_event_new(struct CUevent_st **out, struct feedd_error *err)
+int gpu_event_new(bool blocking, struct CUevent_st **out, struct feedd_error *err)
 {
-    return check(cudaEventCreateWithFlags(out, cudaEventBlockingSync), "an event", err);
+    return check(cudaEventCreateWithFlags(out, blocking ? cudaEventBlockingSync : cudaEventDefault), "an event", err);
 }
 
 void gpu_event_delete(struct CUevent_st *event)

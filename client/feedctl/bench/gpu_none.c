@@ -80,8 +80,9 @@ int gpu_stream_wait(struct CUstream_st *stream, struct feedd_error *err)
     return absent(err);
 }
 
-int gpu_event_new(struct CUevent_st **out, struct feedd_error *err)
+int gpu_event_new(bool blocking, struct CUevent_st **out, struct feedd_error *err)
 {
+    (void)blocking;
     (void)out;
     return absent(err);
 }

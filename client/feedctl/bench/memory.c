@@ -210,11 +210,8 @@ static void add_notes(struct table *table, const struct options *options, const 
 
 static json_t *parameters(const struct options *options)
 {
-    json_t *shapes = json_array();
-    for (size_t i = 0; i < options->shape_count; i++)
-        json_array_append_new(shapes, json_string(options->shapes[i].text));
     return json_pack("{s:o, s:o, s:o, s:s}", "batch", bench_numbers_json(options->batches, options->batch_count),
-                     "shape", shapes, "depth",
+                     "shape", shape_list_json(options->shapes, options->shape_count), "depth",
                      options->depth > 0 ? json_integer((json_int_t)options->depth) : json_null(), "dtype",
                      dtype_name(options->dtype));
 }

@@ -72,6 +72,14 @@ int shape_parse_list(const char *option, const char *text, struct shape out[BENC
     return 0;
 }
 
+json_t *shape_list_json(const struct shape *shapes, size_t count)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < count; i++)
+        json_array_append_new(list, json_string(shapes[i].text));
+    return list;
+}
+
 size_t shape_elements(const struct shape *shape)
 {
     return (size_t)shape->frames * shape->channels * shape->height * shape->width;

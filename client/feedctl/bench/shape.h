@@ -23,6 +23,8 @@ int shape_parse(const char *option, const char *text, struct shape *out);
 /* Several, with commas between. */
 int shape_parse_list(const char *option, const char *text, struct shape out[BENCH_LIST_MAX], size_t *count);
 
+json_t *shape_list_json(const struct shape *shapes, size_t count); /* of their texts */
+
 /* A sample's elements. */
 size_t shape_elements(const struct shape *shape);
 
