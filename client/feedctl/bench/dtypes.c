@@ -84,14 +84,14 @@ struct pair {
 };
 
 static void measure(const struct shape *shape, uint64_t batch, int dtype, const struct ways_runs *runs,
-                    struct pair *pair)
+                    struct ways_memory *memory, struct pair *pair)
 {
     struct ways_spec spec = {.pinned = true, .normals = true, .gpu = true};
     struct ways ways;
     struct feedd_error err;
     int status = shape_params(shape, batch, dtype, &spec.params, &err);
     if (status == 0)
-        status = ways_init(&ways, &spec, &err);
+        status = ways_init(&ways, &spec, memory, &err);
     if (status != 0) {
         pair->direct_err = pair->normalised_err = err;
         return;
@@ -107,18 +107,20 @@ static void measure(const struct shape *shape, uint64_t batch, int dtype, const 
 static void add_rows(struct table *table, const struct shape *shape, uint64_t batch, const struct ways_runs *runs,
                      const char *no_gpu, struct progress *progress)
 {
+    struct ways_memory memory = {.pixels = {.at = NULL}};
     struct pair pairs[DTYPES];
     memset(pairs, 0, sizeof(pairs));
     for (size_t i = 0; i < DTYPES; i++) {
         progress_step(progress, "dtypes: %s, batches of %llu, %s", shape->text, (unsigned long long)batch,
                       dtype_name(dtypes[i]));
         if (no_gpu == NULL) {
-            measure(shape, batch, dtypes[i], runs, &pairs[i]);
+            measure(shape, batch, dtypes[i], runs, &memory, &pairs[i]);
             continue;
         }
         error_set(&pairs[i].direct_err, FEEDD_E_DEVICE, "no GPU: %s", no_gpu);
         pairs[i].normalised_err = pairs[i].direct_err;
     }
+    ways_memory_delete(&memory);
     for (size_t i = 0; i < DTYPES; i++)
         add_row(table, shape, batch, dtypes[i], dtypes[i], &pairs[i].direct, pairs[i].direct.total,
                 &pairs[i].direct_err);

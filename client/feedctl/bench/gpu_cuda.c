@@ -11,13 +11,14 @@
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == GPU_HANDLE_BYTES, "a handle of CUDA's");
 
+/* @param what  was done, or NULL: the error says it all */
 static int check(cudaError_t error, const char *what, struct feedd_error *err)
 {
     if (error == cudaSuccess)
         return 0;
     cudaGetLastError(); /* not to be found by a later call */
-    return error_set(err, error == cudaErrorMemoryAllocation ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s: %s", what,
-                     cudaGetErrorString(error));
+    return error_set(err, error == cudaErrorMemoryAllocation ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s%s%s",
+                     what != NULL ? what : "", what != NULL ? ": " : "", cudaGetErrorString(error));
 }
 
 static void print_version(int version, char text[32])
@@ -37,8 +38,8 @@ int gpu_identify(struct gpu_identity *out, struct feedd_error *err)
 {
     struct cudaDeviceProp properties;
     int count, device, driver, runtime, status;
-    if ((status = check(cudaGetDeviceCount(&count), "CUDA", err)) != 0 ||
-        (status = check(cudaGetDevice(&device), "CUDA", err)) != 0 ||
+    if ((status = check(cudaGetDeviceCount(&count), NULL, err)) != 0 ||
+        (status = check(cudaGetDevice(&device), "choosing a GPU", err)) != 0 ||
         (status = check(cudaGetDeviceProperties(&properties, device), "the GPU's properties", err)) != 0 ||
         (status = check(cudaDriverGetVersion(&driver), "the driver's version", err)) != 0 ||
         (status = check(cudaRuntimeGetVersion(&runtime), "the runtime's version", err)) != 0)

@@ -15,7 +15,7 @@
 
 #define LINE_BYTES 256
 #define HEADROOM   (256ull << 20) /* bytes that are left to everybody else */
-#define MULTIPLIER 0x9E3779B1u    /* Knuth's, for bytes that vary */
+#define PAGE       4096u
 
 /* The number of kB on a line of a file of proc(5), as bytes. */
 static int read_kb(const char *path, const char *key, size_t *bytes, struct feedd_error *err)
@@ -39,10 +39,22 @@ int host_resident(size_t *bytes, struct feedd_error *err)
     return read_kb("/proc/self/status", "RssShmem", bytes, err);
 }
 
-int host_memory_new(size_t bytes, bool pinned, struct host_memory *out, struct feedd_error *err)
+/* Knuth's multiplicative hash: bytes that vary. */
+static void fill(uint8_t *at, size_t bytes)
+{
+    for (size_t i = 0; i + sizeof(uint32_t) <= bytes; i += sizeof(uint32_t)) {
+        const uint32_t value = (uint32_t)i * 0x9E3779B1u;
+        memcpy(at + i, &value, sizeof(value));
+    }
+}
+
+int host_memory_reserve(struct host_memory *memory, size_t bytes, struct feedd_error *err)
 {
     size_t available;
-    int status = read_kb("/proc/meminfo", "MemAvailable", &available, err);
+    if (bytes <= memory->bytes)
+        return 0;
+    host_memory_delete(memory);
+    const int status = read_kb("/proc/meminfo", "MemAvailable", &available, err);
     if (status != 0)
         return status;
     if (bytes + HEADROOM > available)
@@ -57,24 +69,28 @@ int host_memory_new(size_t bytes, bool pinned, struct host_memory *out, struct f
         close(fd);
     if (at == MAP_FAILED)
         return error_set(err, FEEDD_E_MEMORY, "host memory of %zu bytes: %s", bytes, strerror(error));
-    for (size_t i = 0; i + sizeof(uint32_t) <= bytes; i += sizeof(uint32_t)) {
-        const uint32_t value = (uint32_t)i * MULTIPLIER;
-        memcpy((uint8_t *)at + i, &value, sizeof(value));
-    }
-    if (pinned && (status = gpu_pin(at, bytes, err)) != 0) {
-        munmap(at, bytes);
-        return status;
-    }
-    *out = (struct host_memory){.at = at, .bytes = bytes, .pinned = pinned};
+    fill(at, bytes);
+    *memory = (struct host_memory){.at = at, .bytes = bytes};
     return 0;
+}
+
+int host_memory_pin(struct host_memory *memory, size_t bytes, struct feedd_error *err)
+{
+    const int status = gpu_pin(memory->at, (bytes + PAGE - 1) / PAGE * PAGE, err);
+    memory->pinned = status == 0;
+    return status;
+}
+
+void host_memory_unpin(struct host_memory *memory)
+{
+    if (memory->pinned)
+        gpu_unpin(memory->at);
+    memory->pinned = false;
 }
 
 void host_memory_delete(struct host_memory *memory)
 {
-    if (memory->at == NULL)
-        return;
-    if (memory->pinned)
-        gpu_unpin(memory->at);
-    munmap(memory->at, memory->bytes);
+    if (memory->at != NULL)
+        munmap(memory->at, memory->bytes);
     *memory = (struct host_memory){.at = NULL};
 }

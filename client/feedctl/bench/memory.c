@@ -128,9 +128,12 @@ static int measure_host(const struct way *way, bool pinned, size_t *bytes, struc
     size_t before, after;
     int status = host_resident(&before, err);
     if (status == 0)
-        status = host_memory_new(way->host, pinned, &memory, err);
+        status = host_memory_reserve(&memory, way->host, err);
+    if (status == 0 && pinned)
+        status = host_memory_pin(&memory, way->host, err);
     if (status == 0)
         status = host_resident(&after, err);
+    host_memory_unpin(&memory);
     host_memory_delete(&memory);
     if (status == 0)
         *bytes = after - before;

@@ -252,6 +252,7 @@ static bool serve(struct feeding *f, const struct request *request)
 
 int peer_serve(void)
 {
+    struct ways_memory memory = {.pixels = {.at = NULL}};
     struct request request;
     bool connected = true;
     while (connected && get(STDIN_FILENO, &request, sizeof(request))) {
@@ -259,13 +260,16 @@ int peer_serve(void)
         struct answer answer = {.err = {.status = 0}};
         const struct ways_spec spec = {
             .params = request.params, .pinned = request.pinned, .gpu = true, .blocking = true};
-        answer.err.status = ways_init(&f.ways, &spec, &answer.err);
-        if (answer.err.status == 0)
+        answer.err.status = ways_init(&f.ways, &spec, &memory, &answer.err);
+        const bool made = answer.err.status == 0;
+        if (made)
             answer.err.status = gpu_memory_export(f.ways.gpu_normals, answer.handle, &answer.err);
         connected = put(STDIN_FILENO, &answer, sizeof(answer));
         if (connected && answer.err.status == 0)
             connected = serve(&f, &request);
-        ways_done(&f.ways);
+        if (made)
+            ways_done(&f.ways);
     }
+    ways_memory_delete(&memory);
     return 0;
 }

@@ -139,7 +139,8 @@ static void print_script(const struct plot *plot, bool svg, FILE *to)
     print_setting("title", plot->title, to);
     print_setting("xlabel", plot->x_label, to);
     print_setting("ylabel", plot->y_label, to);
-    fputs("set grid lc rgb '#D0D0D0' lw 0.5\nset border lc rgb '#404040'\nset key below samplen 4\n", to);
+    fputs("set grid lc rgb '#C0C0C0' lw 1\nset border lc rgb '#404040'\n", to);
+    fputs("set key tmargin center horizontal maxcols 2 Left reverse samplen 3 width 2\n", to);
     fputs("set format x '%g'\nset format y '%g'\nset offsets graph 0.03, graph 0.03, 0, 0\n", to);
     print_marks(plot, to);
     if (plot->log2_x)

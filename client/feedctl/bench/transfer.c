@@ -117,6 +117,7 @@ struct transfer {
     struct ways_runs runs;
     struct team *team;
     struct peer *peer;
+    struct ways_memory memory;
     const char *no_gpu; /* why there is none, or NULL */
     struct table *table;
     struct progress progress;
@@ -172,7 +173,7 @@ static void measure(struct transfer *t, struct cell *cell)
     struct feedd_error err;
     int status = shape_params(cell->shape, cell->batch, NORMALIZE_F32, &spec.params, &err);
     if (status == 0)
-        status = ways_init(&ways, &spec, &err);
+        status = ways_init(&ways, &spec, &t->memory, &err);
     if (status != 0) {
         for (int way = 0; way < WAYS; way++)
             fail_from(cell, way, &err);
@@ -193,7 +194,7 @@ static void measure_host(struct transfer *t, struct cell *cell)
     show(t, cell, SERIAL, TRADITIONAL);
     serial->err.status = shape_params(cell->shape, cell->batch, NORMALIZE_F32, &spec.params, &serial->err);
     if (serial->err.status == 0)
-        serial->err.status = ways_init(&ways, &spec, &serial->err);
+        serial->err.status = ways_init(&ways, &spec, &t->memory, &serial->err);
     if (serial->err.status != 0)
         return;
     serial->err.status = ways_cpu(&ways, t->team, &t->runs, &serial->times.cpu, &serial->err);
@@ -382,6 +383,7 @@ static int run(struct bench *bench, int argc, char **argv)
     }
     t.table = table_new(columns, COLUMNS);
     measure_all(&t);
+    ways_memory_delete(&t.memory);
     peer_stop(t.peer);
     team_free(t.team);
     add_notes(&t);

@@ -15,12 +15,11 @@
 #include "error.h"
 
 #define ALIGN 256u /* of a slot's memory */
-#define PAGE  4096u
-#define STEPS 4u /* the steps are timed in one STEPSth as many runs as the total */
+#define STEPS 4u   /* the steps are timed in one STEPSth as many runs as the total */
 
-static size_t round_up(size_t bytes, size_t multiple)
+static size_t round_up(size_t bytes)
 {
-    return (bytes + multiple - 1) / multiple * multiple;
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
 }
 
 static int make_events(struct ways *ways, struct feedd_error *err)
@@ -35,38 +34,44 @@ static int make_events(struct ways *ways, struct feedd_error *err)
     return status;
 }
 
-static int make_gpu(struct ways *ways, size_t pixel_stride, struct feedd_error *err)
+static int make_gpu(struct ways *ways, size_t pixel_stride, size_t normal_stride, struct feedd_error *err)
 {
     int status;
     if ((status = gpu_memory_new(pixel_stride * WAYS_SLOTS, &ways->gpu_pixels, err)) != 0 ||
-        (status = gpu_memory_new(ways->gpu_normal_stride * WAYS_SLOTS, &ways->gpu_normals, err)) != 0 ||
+        (status = gpu_memory_new(normal_stride * WAYS_SLOTS, &ways->gpu_normals, err)) != 0 ||
         (status = gpu_stream_new(&ways->copies, err)) != 0 || (status = gpu_stream_new(&ways->kernels, err)) != 0)
         return status;
     return make_events(ways, err);
 }
 
-int ways_init(struct ways *ways, const struct ways_spec *spec, struct feedd_error *err)
+static int make_host(struct host_memory *memory, size_t bytes, bool pinned, struct feedd_error *err)
+{
+    const int status = host_memory_reserve(memory, bytes, err);
+    return status == 0 && pinned ? host_memory_pin(memory, bytes, err) : status;
+}
+
+int ways_init(struct ways *ways, const struct ways_spec *spec, struct ways_memory *memory, struct feedd_error *err)
 {
     struct normalize_params pixels = spec->params;
+    const unsigned slots = spec->gpu ? WAYS_SLOTS : 1;
     pixels.dtype = NORMALIZE_U8;
-    *ways = (struct ways){.spec = *spec};
+    *ways = (struct ways){.spec = *spec, .memory = memory};
     ways->pixel_bytes = normalize_bytes(&pixels);
     ways->normal_bytes = normalize_bytes(&spec->params);
-    const size_t pixel_stride = round_up(ways->pixel_bytes, ALIGN), normal_stride = round_up(ways->normal_bytes, ALIGN);
-    ways->gpu_normal_stride = normal_stride;
-    int status = host_memory_new(round_up(pixel_stride * WAYS_SLOTS, PAGE), spec->pinned, &ways->host_pixels, err);
+    const size_t pixel_stride = round_up(ways->pixel_bytes), normal_stride = round_up(ways->normal_bytes);
+    int status = make_host(&memory->pixels, pixel_stride * slots, spec->pinned, err);
     if (status == 0 && spec->normals)
-        status = host_memory_new(round_up(normal_stride * WAYS_SLOTS, PAGE), spec->pinned, &ways->host_normals, err);
+        status = make_host(&memory->normals, normal_stride * slots, spec->pinned, err);
     if (status == 0 && spec->gpu)
-        status = make_gpu(ways, pixel_stride, err);
+        status = make_gpu(ways, pixel_stride, normal_stride, err);
     if (status != 0) {
         ways_done(ways);
         return status;
     }
-    for (unsigned i = 0; i < WAYS_SLOTS; i++) {
+    for (unsigned i = 0; i < slots; i++) {
         struct ways_slot *slot = &ways->slots[i];
-        slot->pixels = ways->host_pixels.at + i * pixel_stride;
-        slot->normals = spec->normals ? ways->host_normals.at + i * normal_stride : NULL;
+        slot->pixels = memory->pixels.at + i * pixel_stride;
+        slot->normals = spec->normals ? memory->normals.at + i * normal_stride : NULL;
         slot->gpu_pixels = spec->gpu ? (uint8_t *)ways->gpu_pixels + i * pixel_stride : NULL;
         slot->gpu_normals = spec->gpu ? (uint8_t *)ways->gpu_normals + i * normal_stride : NULL;
     }
@@ -88,9 +93,15 @@ void ways_done(struct ways *ways)
         gpu_memory_delete(ways->gpu_pixels);
     if (ways->gpu_normals != NULL)
         gpu_memory_delete(ways->gpu_normals);
-    host_memory_delete(&ways->host_pixels);
-    host_memory_delete(&ways->host_normals);
-    memset(ways, 0, sizeof(*ways));
+    host_memory_unpin(&ways->memory->pixels);
+    host_memory_unpin(&ways->memory->normals);
+    *ways = (struct ways){.memory = NULL};
+}
+
+void ways_memory_delete(struct ways_memory *memory)
+{
+    host_memory_delete(&memory->pixels);
+    host_memory_delete(&memory->normals);
 }
 
 size_t ways_count(const struct ways_runs *runs, double once_us)
@@ -221,7 +232,7 @@ int ways_serial(struct ways *ways, enum way way, struct team *team, const struct
                 struct ways_times *out, struct feedd_error *err)
 {
     struct ways_times times;
-    struct samples samples;
+    struct samples samples = {NULL, NULL, NULL, NULL};
     int status = run_once(ways, way, team, false, &times, err); /* warms up: the kernel is loaded by its first launch */
     if (status == 0)
         status = run_once(ways, way, team, false, &times, err);
@@ -354,7 +365,7 @@ int ways_pipelined(struct ways *ways, enum way way, struct team *team, const str
                    struct ways_times *out, struct feedd_error *err)
 {
     const size_t count = ways_count(runs, once_us), steps = step_count(runs, count);
-    struct samples samples;
+    struct samples samples = {NULL, NULL, NULL, NULL};
     struct ways_times times = {.cpu = 0};
     double ignored;
     int status = samples_new(count + WAYS_SLOTS, &samples, err);

@@ -33,6 +33,12 @@ struct ways_spec {
     bool gpu;      /* without, ways_cpu() is all that works */
 };
 
+/* Host memory, which stays from one struct ways to the next: to make it takes longer than to measure. Zeros at first.
+ */
+struct ways_memory {
+    struct host_memory pixels, normals;
+};
+
 struct ways_slot {
     const uint8_t *pixels; /* on the host */
     void *normals;
@@ -44,9 +50,8 @@ struct ways_slot {
 struct ways {
     struct ways_spec spec;
     size_t pixel_bytes, normal_bytes; /* of a batch */
-    struct host_memory host_pixels, host_normals;
-    void *gpu_pixels, *gpu_normals; /* WAYS_SLOTS batches each, one behind the other */
-    size_t gpu_normal_stride;
+    struct ways_memory *memory;       /* borrowed */
+    void *gpu_pixels, *gpu_normals;   /* WAYS_SLOTS batches each, one behind the other */
     struct CUstream_st *copies, *kernels;
     struct CUevent_st *origin;
     struct ways_slot slots[WAYS_SLOTS];
@@ -63,9 +68,13 @@ struct ways_times {
     double cpu, copy, kernel, total;
 };
 
-/* @return 0; FEEDD_E_MEMORY, FEEDD_E_DEVICE: nothing is held then */
-int ways_init(struct ways *ways, const struct ways_spec *spec, struct feedd_error *err);
+/* @param memory  one struct ways at a time uses it
+ * @return 0; FEEDD_E_MEMORY, FEEDD_E_DEVICE: nothing is held then */
+int ways_init(struct ways *ways, const struct ways_spec *spec, struct ways_memory *memory, struct feedd_error *err);
 void ways_done(struct ways *ways);
+
+/* When no struct ways uses it. */
+void ways_memory_delete(struct ways_memory *memory);
 
 /* How often, if once takes that long. */
 size_t ways_count(const struct ways_runs *runs, double once_us);
