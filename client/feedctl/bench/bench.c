@@ -87,6 +87,8 @@ static int take_common(struct bench *bench, int option)
         bench->json = true;
         return 0;
     case OPTION_PLOT:
+        if (bench->command->no_plot)
+            return fprintf(stderr, "feedctl: bench %s has no plot\n", bench->command->name), 2;
         bench->plot = optarg;
         return plot_check(optarg, &err) != 0 ? (fail(&err), 2) : 0;
     case OPTION_REPEAT:
@@ -273,8 +275,6 @@ int bench_finish(const struct bench *bench, const struct table *table, json_t *p
     json_decref(parameters);
     if (fflush(stdout) != 0)
         return fprintf(stderr, "feedctl: writing the output: %s\n", strerror(errno)), 1;
-    if (bench->plot != NULL && plot == NULL)
-        return fprintf(stderr, "feedctl: bench %s has no plot\n", bench->command->name), 1;
     return bench->plot != NULL && plot_write(plot, bench->plot, &err) != 0 ? fail(&err) : 0;
 }
 

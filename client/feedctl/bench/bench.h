@@ -34,6 +34,7 @@ struct bench_command {
     const char *summary;                                    /* a line */
     const char *operand;                                    /* "DATASET", or NULL: it takes none */
     const char *help;                                       /* its own options, a line each, and what is measured */
+    bool no_plot;                                           /* there is nothing to be drawn */
     int (*run)(struct bench *bench, int argc, char **argv); /* @return exit status */
 };
 
@@ -50,7 +51,7 @@ int bench_parse(struct bench *bench, int argc, char **argv, const struct option 
 
 /* Prints the table in the form that was asked for, then draws the plot if one was asked for.
  * @param parameters  what was measured with, an object; given away
- * @param plot        NULL: the command has none
+ * @param plot        NULL: the command has none (no_plot)
  * @return exit status */
 int bench_finish(const struct bench *bench, const struct table *table, json_t *parameters, const struct plot *plot);
 

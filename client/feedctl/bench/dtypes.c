@@ -111,7 +111,7 @@ static void add_rows(struct table *table, const struct shape *shape, uint64_t ba
     struct pair pairs[DTYPES];
     memset(pairs, 0, sizeof(pairs));
     for (size_t i = 0; i < DTYPES; i++) {
-        progress_step(progress, "dtypes: %s, batches of %llu, %s", shape->text, (unsigned long long)batch,
+        progress_step(progress, "%s, batches of %llu, %s", shape->text, (unsigned long long)batch,
                       dtype_name(dtypes[i]));
         if (no_gpu == NULL) {
             measure(shape, batch, dtypes[i], runs, &memory, &pairs[i]);
@@ -175,5 +175,6 @@ const struct bench_command bench_dtypes = {
     .name = "dtypes",
     .summary = "what 8, 16 and 32 bits an element cost to copy, and what normalising on the GPU adds",
     .help = help,
+    .no_plot = true,
     .run = run,
 };

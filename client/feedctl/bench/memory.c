@@ -181,8 +181,7 @@ static int add_shape(struct table *table, const struct shape *shape, uint64_t ba
     const uint32_t depth = options->depth > 0 ? (uint32_t)options->depth : slot_depth_rule(pixels.slot_bytes);
     compute(&pixels, &normal, depth, ways);
     for (size_t i = 0; i < WAYS; i++) {
-        progress_step(progress, "memory: %s, batches of %llu, %s", shape->text, (unsigned long long)batch,
-                      ways[i].name);
+        progress_step(progress, "%s, batches of %llu, %s", shape->text, (unsigned long long)batch, ways[i].name);
         add_row(table, shape, batch, depth, &ways[i], no_gpu);
     }
     return 0;
@@ -260,5 +259,6 @@ const struct bench_command bench_memory = {
     .name = "memory",
     .summary = "bytes of host and GPU memory that each way of feeding a trainer holds",
     .help = help,
+    .no_plot = true,
     .run = run,
 };

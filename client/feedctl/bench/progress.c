@@ -33,19 +33,19 @@ void progress_step(struct progress *progress, const char *format, ...)
     if (!progress->terminal || taken < QUIET_S)
         return;
     char line[LINE_BYTES], left[32];
-    va_list arguments;
-    va_start(arguments, format);
-    int length = vsnprintf(line, sizeof(line), format, arguments);
-    va_end(arguments);
-    if (progress->total > 0 && length < (int)sizeof(line)) {
+    int length = 0;
+    if (progress->total > 0) { /* in front: a narrow terminal cuts the end off */
         const double share = (double)done / (double)progress->total;
-        length += snprintf(line + length, sizeof(line) - (size_t)length, " (%zu of %zu", done + 1, progress->total);
-        if (share >= ESTIMATE_MIN && length < (int)sizeof(line))
+        length = snprintf(line, sizeof(line), "%zu of %zu", done + 1, progress->total);
+        if (share >= ESTIMATE_MIN)
             length += snprintf(line + length, sizeof(line) - (size_t)length, ", %s left",
                                human_time(taken / share - taken, left));
-        if (length < (int)sizeof(line))
-            snprintf(line + length, sizeof(line) - (size_t)length, ")");
+        length += snprintf(line + length, sizeof(line) - (size_t)length, ": ");
     }
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(line + length, sizeof(line) - (size_t)length, format, arguments);
+    va_end(arguments);
     fprintf(stderr, ERASE "%.*s", (int)terminal_width() - 1, line);
     fflush(stderr);
     progress->shown = true;

@@ -14,7 +14,7 @@ struct progress {
 
 /* @param total  steps there are; 0: not known */
 void progress_begin(struct progress *progress, size_t total);
-/* Says what the next step is, "transfer 3x224x224, batches of 64"; the steps before it are done. */
+/* Says what the next step is, "3x224x224, batches of 64"; the steps before it are done. */
 __attribute__((format(printf, 2, 3))) void progress_step(struct progress *progress, const char *format, ...);
 /* Takes the line away. */
 void progress_end(struct progress *progress);

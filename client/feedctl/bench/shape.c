@@ -120,8 +120,10 @@ int shape_slot(const struct shape *shape, uint64_t batch, int dtype, struct slot
                     .ndim = 4,
                     .shape = {shape->frames, shape->height, shape->width, shape->channels}}},
     };
-    const int status = slot_layout_init(&layout, err);
-    if (status == 0)
-        *out = layout;
-    return status;
+    if (slot_layout_init(&layout, NULL) !=
+        0) /* with a shape and a batch size that are checked, it can only be too large */
+        return error_set(err, FEEDD_E_LIMIT, "%llu x %s: a batch of at most %llu bytes fits into a slot",
+                         (unsigned long long)batch, shape->text, FEEDD_MAX_SLOT_BYTES);
+    *out = layout;
+    return 0;
 }

@@ -125,9 +125,8 @@ struct transfer {
 
 static void show(struct transfer *t, const struct cell *cell, int mode, int way)
 {
-    progress_step(&t->progress, "transfer: %s, batches of %llu, %s, %s, %s", cell->shape->text,
-                  (unsigned long long)cell->batch, cell->pinned ? "pinned" : "pageable", mode_names[mode],
-                  way_names[way]);
+    progress_step(&t->progress, "%s, batches of %llu, %s, %s, %s", cell->shape->text, (unsigned long long)cell->batch,
+                  cell->pinned ? "pinned" : "pageable", mode_names[mode], way_names[way]);
 }
 
 /* For whoever is to be measured by what has failed already. */
