@@ -156,13 +156,13 @@ void feed_notes(const struct feed *feed, struct table *table)
                           "from memory. Compare rows only where the dataset is far larger than memory, or was in it.");
     else if (feed->warmed_all)
         table_note(table,
-                   "An epoch of %" PRIu64 " samples was read before the first row: files came from the page cache, "
-                   "as far as they fit into memory.",
+                   "An epoch of %" PRIu64 " samples was read before the first row: no row waited for a disk, as far as "
+                   "the dataset fits into memory.",
                    feed->warmed);
     else
         table_note(table,
-                   "%" PRIu64 " of %" PRIu64 " samples were read before the first row, and all rows begin with "
-                   "these; the longest read %" PRIu64 ". What was read before came from the page cache.",
+                   "%" PRIu64 " of %" PRIu64 " samples were read before the first row, and all rows begin with these: "
+                   "they came from memory. The longest row went on to %" PRIu64 ".",
                    feed->warmed, feed->sample_count, feed->most);
 }
 

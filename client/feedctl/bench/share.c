@@ -389,8 +389,7 @@ static int run(struct bench *bench, int argc, char **argv)
     if (status == 0) {
         struct plot plot = {.title = "feedctl bench share: images a second of all clients together",
                             .x_label = "clients",
-                            .y_label = "images/s",
-                            .log2_x = true};
+                            .y_label = "images/s"};
         add_notes(&o, table);
         add_plot(table, &plot);
         status = bench_finish(bench, table, parameters_of(&o), &plot);
