@@ -5,11 +5,9 @@
  * What can fail: the daemon, the dataset. A size that the daemon refuses is a row that says why. Threads: one. */
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "bench.h"
-#include "error.h"
 #include "feed.h"
 #include "progress.h"
 

@@ -3,7 +3,6 @@
  * Happy path: for each count of workers a daemon is started -> one reader takes batches as fast as it can -> a row.
  * What can fail: the daemon, the dataset. Threads: one. */
 #include <math.h>
-#include <string.h>
 
 #include "bench.h"
 #include "feed.h"
