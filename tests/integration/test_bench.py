@@ -14,6 +14,7 @@ import subprocess
 import termios
 import time
 import xml.etree.ElementTree
+from pathlib import Path
 
 import harness
 import pytest
@@ -140,15 +141,17 @@ def test_transfer_times(folder):
 def test_transfer_cpu_time_overlaps():
     """In a pipeline the CPU's work and the copy go on at once; one after the other they add up. On a busy machine it may
     take a few tries to see it."""
-    env = {**GPU, "FEEDD_FAKE_CUDA_DELAY_US": "cudaMemcpyAsync:10000"}
+    env = {**GPU, "FEEDD_FAKE_CUDA_DELAY_US": "cudaMemcpyAsync:3000"}
     for _ in range(5):
-        report = bench_json("transfer", "--batch", "32", "--shape", "3x224x224", "--repeat", "8", env=env)
+        report = bench_json("transfer", "--batch", "16", "--shape", "3x224x224", "--repeat", "20", env=env)
         serial, pipelined = (r for r in report["rows"] if r["memory"] == "pinned")
-        assert serial["traditional_total_us"] > serial["traditional_cpu_us"] + 10e3
-        assert pipelined["traditional_total_us"] >= 10e3
+        assert serial["traditional_total_us"] > serial["traditional_cpu_us"] + 3e3
+        assert pipelined["traditional_total_us"] >= 3e3
         if pipelined["traditional_total_us"] < pipelined["traditional_cpu_us"] + pipelined["traditional_copy_us"]:
             break
     else:
+        if os.getloadavg()[0] > os.cpu_count():
+            pytest.skip(f"the machine is too busy to see it: a load of {os.getloadavg()[0]} on {os.cpu_count()} cores")
         pytest.fail("the CPU's work has not overlapped the copies")
 
 
@@ -189,6 +192,14 @@ def test_transfer_failing_gpu(folder, fail, words):
         assert re.fullmatch(r"\d+( \w+=0)+", line), line
 
 
+def ended(pid):
+    """Gone, or waiting for whoever has inherited it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
 @needs_fake
 def test_transfer_killed(folder):
     """The second process ends with the first."""
@@ -203,7 +214,7 @@ def test_transfer_killed(folder):
 
             (pid,) = wait_for(second, 30, "the second process' first call")
             process.kill()
-            wait_for(lambda: not os.path.exists(f"/proc/{pid}"), 10, "the second process' end")
+            wait_for(lambda: ended(pid), 10, "the second process' end")
         finally:
             process.kill()
 
@@ -230,6 +241,7 @@ def test_no_gpu():
         assert set(row["absent"]) == {name for name, value in row.items() if value is None}
         assert {"traditional_total_us", "client_total_us", "speedup"} <= set(row["absent"])
     assert any("3 threads" in note for note in report["notes"])
+    assert "Each time is of 5 runs." in report["notes"]
 
     report = bench_json("dtypes", *words, env=NO_GPU)
     check_no_gpu(report, "dtypes")

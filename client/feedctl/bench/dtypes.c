@@ -161,6 +161,7 @@ static int run(struct bench *bench, int argc, char **argv)
                "total: one batch after the other, each awaited; the median, by the clock. copy and kernel: by the "
                "GPU's events, in runs of their own. GB/s: bytes by the time of copy. speed-up: total of shipping "
                "as it is delivered, by total.");
+    ways_note(&runs, table);
     json_t *repeat = runs.repeat > 0 ? json_integer(runs.repeat) : json_null();
     status = bench_finish(
         bench, table,

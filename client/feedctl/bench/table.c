@@ -38,6 +38,10 @@ static void *need(void *memory)
 
 struct table *table_new(const struct table_column *columns, size_t column_count)
 {
+    if (column_count > TABLE_COLUMNS_MAX) {
+        fprintf(stderr, "feedctl: bug: a table of %zu columns\n", column_count);
+        abort();
+    }
     struct table *table = need(calloc(1, sizeof(*table)));
     table->columns = columns;
     table->column_count = column_count;

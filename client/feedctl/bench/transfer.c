@@ -260,6 +260,7 @@ static void add_notes(const struct transfer *t)
         "copied, then normalised on the GPU, to the same bits. The pixels lie in host memory before either "
         "begins: decoding is in neither. A clip's frames are normalised as images.",
         normalize_host_name(), threads, threads > 1 ? "s" : "");
+    ways_note(&t->runs, table);
     if (t->no_gpu != NULL) {
         table_note(table,
                    "Without a GPU only what the CPU has to do is measured, and there is one row for a batch size.");

@@ -112,6 +112,16 @@ size_t ways_count(const struct ways_runs *runs, double once_us)
     return fit < WAYS_RUNS ? WAYS_RUNS : fit > WAYS_RUNS_MAX ? WAYS_RUNS_MAX : (size_t)fit;
 }
 
+void ways_note(const struct ways_runs *runs, struct table *table)
+{
+    if (runs->repeat > 0)
+        table_note(table, "Each time is of %u runs.", (unsigned)runs->repeat);
+    else
+        table_note(table,
+                   "Each time is of as many runs as fit into %g s, but of at least %u; copy and kernel of a quarter.",
+                   runs->seconds, WAYS_RUNS);
+}
+
 /* Of the runs in which steps are timed. */
 static size_t step_count(const struct ways_runs *runs, size_t count)
 {

@@ -17,6 +17,7 @@
 #include "gpu.h"
 #include "host.h"
 #include "normalize.h"
+#include "table.h"
 #include "team.h"
 
 #define WAYS_SLOTS    3u
@@ -78,6 +79,8 @@ void ways_memory_delete(struct ways_memory *memory);
 
 /* How often, if once takes that long. */
 size_t ways_count(const struct ways_runs *runs, double once_us);
+/* Says it below the table. */
+void ways_note(const struct ways_runs *runs, struct table *table);
 
 /* Normalising on the CPU alone, the median. @return 0, or FEEDD_E_MEMORY */
 int ways_cpu(struct ways *ways, struct team *team, const struct ways_runs *runs, double *us, struct feedd_error *err);
