@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "codec.h"
 #include "decoder.h"
 #include "error.h"
@@ -31,6 +32,7 @@ struct sample_scratch {
     struct decoder *decoders[DECODER_COUNT];
     struct resizer *resizer;
     struct buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
+    struct sample_times times;
 };
 
 /* One sample's image, before anything is done to it. */
@@ -63,6 +65,11 @@ void sample_scratch_free(struct sample_scratch *scratch)
     free(scratch->coded.bytes);
     free(scratch->upright.bytes);
     free(scratch);
+}
+
+struct sample_times *sample_times(struct sample_scratch *scratch)
+{
+    return &scratch->times;
 }
 
 static int buffer_reserve(struct buffer *buffer, size_t size, struct feedd_error *err)
@@ -126,10 +133,12 @@ static int source_open(const struct sample_plan *plan, struct sample_scratch *sc
         status = read_file(sample, plan->limits.encoded_bytes, &scratch->encoded, err);
         close(sample->fd);
         source.encoded = (struct blob){scratch->encoded.bytes, sample->size};
+        const uint64_t began_ns = clock_ns();
         if (status == 0)
             status = find_decoder(scratch, &plan->limits, source.encoded, &source.decoder, err);
         if (status == 0)
             status = source.decoder->ops->probe(source.decoder, source.encoded, &source.info, err);
+        scratch->times.decode_ns += clock_ns() - began_ns;
         if (plan->transform.ignore_orientation)
             source.info.orientation = 1;
     }
@@ -188,13 +197,17 @@ static void copy_pixels(const struct sample_plan *plan, const struct source *sou
 }
 
 /* Writes decode_region(spec). */
-static int source_read(const struct sample_plan *plan, const struct source *source, const struct decode_spec *spec,
-                       uint8_t *out, size_t stride, struct feedd_error *err)
+static int source_read(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
+                       const struct decode_spec *spec, uint8_t *out, size_t stride, struct feedd_error *err)
 {
-    if (source->pixels == NULL)
-        return source->decoder->ops->decode(source->decoder, source->encoded, spec, out, stride, err);
-    copy_pixels(plan, source, spec->crop, out, stride);
-    return 0;
+    if (source->pixels != NULL) {
+        copy_pixels(plan, source, spec->crop, out, stride);
+        return 0;
+    }
+    const uint64_t began_ns = clock_ns();
+    int status = source->decoder->ops->decode(source->decoder, source->encoded, spec, out, stride, err);
+    scratch->times.decode_ns += clock_ns() - began_ns;
+    return status;
 }
 
 /* The same, turned. */
@@ -203,15 +216,17 @@ static int source_read_turned(const struct sample_plan *plan, struct sample_scra
                               size_t stride, struct feedd_error *err)
 {
     if (turn == 1)
-        return source_read(plan, source, spec, out, stride, err);
+        return source_read(plan, scratch, source, spec, out, stride, err);
     const struct rect region = decode_region(spec);
     const size_t coded_stride = (size_t)region.width * plan->channels;
     int status = buffer_reserve(&scratch->coded, coded_stride * region.height, err);
     if (status == 0)
-        status = source_read(plan, source, spec, scratch->coded.bytes, coded_stride, err);
+        status = source_read(plan, scratch, source, spec, scratch->coded.bytes, coded_stride, err);
+    const uint64_t began_ns = clock_ns();
     if (status == 0)
         orient_pixels(turn, scratch->coded.bytes, region.width, region.height, coded_stride, plan->channels, out,
                       stride);
+    scratch->times.resize_ns += clock_ns() - began_ns;
     return status;
 }
 
@@ -287,6 +302,15 @@ static struct rect crop_of(const struct source *source, struct rect region, stru
     return crop;
 }
 
+static int scale(struct sample_scratch *scratch, const struct resize_spec *resize, const uint8_t *in, struct rect held,
+                 size_t stride, uint8_t *cell, struct feedd_error *err)
+{
+    const uint64_t began_ns = clock_ns();
+    int status = resizer_apply(scratch->resizer, resize, in, held, stride, cell, err);
+    scratch->times.resize_ns += clock_ns() - began_ns;
+    return status;
+}
+
 /* Only what the resizer reads is decoded. */
 static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
                        const struct geometry *g, uint8_t *cell, struct feedd_error *err)
@@ -297,8 +321,8 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     const struct resize_spec resize = scaling(plan, source, g, shrink, &region);
     const struct rect held = resize_source(&resize);
     if (source->pixels != NULL && plan->reader->channels == plan->channels)
-        return resizer_apply(scratch->resizer, &resize, pixel_at(plan, source, region.x + held.x, region.y + held.y),
-                             held, (size_t)source->info.width * plan->channels, cell, err);
+        return scale(scratch, &resize, pixel_at(plan, source, region.x + held.x, region.y + held.y), held,
+                     (size_t)source->info.width * plan->channels, cell, err);
     const struct rect part = orient_rect(orient_inverse(orientation), resize.width, resize.height, held);
     const struct decode_spec spec = decode_spec(plan, crop_of(source, region, part, shrink), shrink);
     const size_t stride = (size_t)held.width * plan->channels;
@@ -306,7 +330,7 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     if (status == 0)
         status = source_read_turned(plan, scratch, source, &spec, orientation, scratch->upright.bytes, stride, err);
     if (status == 0)
-        status = resizer_apply(scratch->resizer, &resize, scratch->upright.bytes, held, stride, cell, err);
+        status = scale(scratch, &resize, scratch->upright.bytes, held, stride, cell, err);
     return status;
 }
 
