@@ -11,6 +11,7 @@ int command_listing(const char *name, const char *socket_path, int argc,
                     char **argv); /* status, datasets, streams, clients, errors */
 int command_cat(const char *name, const char *socket_path, int argc, char **argv);
 int command_verify(const char *name, const char *socket_path, int argc, char **argv);
+int command_bench(const char *name, const char *socket_path, int argc, char **argv);
 
 /* Prints "feedctl: message" and returns 1, for `return fail(&err);`. */
 int fail(const struct feedd_error *err);

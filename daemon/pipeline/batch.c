@@ -132,6 +132,8 @@ void batch_fill(struct batch *batch, uint32_t first, uint32_t count, uint64_t no
     atomic_compare_exchange_strong_explicit(&batch->first_job_ns, &unset, now_ns, memory_order_relaxed,
                                             memory_order_relaxed);
     uint8_t *slot = stream->staging->memory + batch->staging * stream->plan.layout.slot_bytes;
+    struct sample_times *times = sample_times(scratch);
+    *times = (struct sample_times){0};
     for (uint32_t i = first; i < first + count; i++) {
         if (atomic_load_explicit(&stream->cancelled, memory_order_relaxed))
             break;
@@ -145,6 +147,10 @@ void batch_fill(struct batch *batch, uint32_t first, uint32_t count, uint64_t no
     }
     uint64_t spent_ns = clock_ns() - now_ns;
     atomic_fetch_add_explicit(&stream->fill_ns, spent_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->stages.read_ns, spent_ns - times->decode_ns - times->resize_ns,
+                              memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->stages.decode_ns, times->decode_ns, memory_order_relaxed);
+    atomic_fetch_add_explicit(&stream->stages.resize_ns, times->resize_ns, memory_order_relaxed);
     uint64_t sample_ns = spent_ns / count;
     atomic_store_explicit(&stream->queue.sample_ns,
                           sample_ns < 1            ? 1

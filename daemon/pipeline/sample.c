@@ -13,6 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "clock.h"
 #include "codec.h"
 #include "decoder.h"
 #include "error.h"
@@ -33,6 +34,7 @@ struct sample_scratch {
     struct resizer *resizer;
     struct buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
     struct buffer pixels;                  /* of one sample, to be normalised into its cell */
+    struct sample_times times;
 };
 
 /* One sample's image, before anything is done to it. */
@@ -66,6 +68,11 @@ void sample_scratch_free(struct sample_scratch *scratch)
     free(scratch->upright.bytes);
     free(scratch->pixels.bytes);
     free(scratch);
+}
+
+struct sample_times *sample_times(struct sample_scratch *scratch)
+{
+    return &scratch->times;
 }
 
 static int buffer_reserve(struct buffer *buffer, size_t size, struct feedd_error *err)
@@ -129,10 +136,12 @@ static int source_open(const struct sample_plan *plan, struct sample_scratch *sc
         status = read_file(sample, plan->limits.encoded_bytes, &scratch->encoded, err);
         close(sample->fd);
         source.encoded = (struct blob){scratch->encoded.bytes, sample->size};
+        const uint64_t began_ns = clock_ns();
         if (status == 0)
             status = find_decoder(scratch, &plan->limits, source.encoded, &source.decoder, err);
         if (status == 0)
             status = source.decoder->ops->probe(source.decoder, source.encoded, &source.info, err);
+        scratch->times.decode_ns += clock_ns() - began_ns;
         if (plan->transform.ignore_orientation)
             source.info.orientation = 1;
     }
@@ -191,13 +200,17 @@ static void copy_pixels(const struct sample_plan *plan, const struct source *sou
 }
 
 /* Writes decode_region(spec). */
-static int source_read(const struct sample_plan *plan, const struct source *source, const struct decode_spec *spec,
-                       uint8_t *out, size_t stride, struct feedd_error *err)
+static int source_read(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
+                       const struct decode_spec *spec, uint8_t *out, size_t stride, struct feedd_error *err)
 {
-    if (source->pixels == NULL)
-        return source->decoder->ops->decode(source->decoder, source->encoded, spec, out, stride, err);
-    copy_pixels(plan, source, spec->crop, out, stride);
-    return 0;
+    if (source->pixels != NULL) {
+        copy_pixels(plan, source, spec->crop, out, stride);
+        return 0;
+    }
+    const uint64_t began_ns = clock_ns();
+    int status = source->decoder->ops->decode(source->decoder, source->encoded, spec, out, stride, err);
+    scratch->times.decode_ns += clock_ns() - began_ns;
+    return status;
 }
 
 /* The same, turned. */
@@ -206,15 +219,17 @@ static int source_read_turned(const struct sample_plan *plan, struct sample_scra
                               size_t stride, struct feedd_error *err)
 {
     if (turn == 1)
-        return source_read(plan, source, spec, out, stride, err);
+        return source_read(plan, scratch, source, spec, out, stride, err);
     const struct rect region = decode_region(spec);
     const size_t coded_stride = (size_t)region.width * plan->channels;
     int status = buffer_reserve(&scratch->coded, coded_stride * region.height, err);
     if (status == 0)
-        status = source_read(plan, source, spec, scratch->coded.bytes, coded_stride, err);
+        status = source_read(plan, scratch, source, spec, scratch->coded.bytes, coded_stride, err);
+    const uint64_t began_ns = clock_ns();
     if (status == 0)
         orient_pixels(turn, scratch->coded.bytes, region.width, region.height, coded_stride, plan->channels, out,
                       stride);
+    scratch->times.resize_ns += clock_ns() - began_ns;
     return status;
 }
 
@@ -290,6 +305,15 @@ static struct rect crop_of(const struct source *source, struct rect region, stru
     return crop;
 }
 
+static int scale(struct sample_scratch *scratch, const struct resize_spec *resize, const uint8_t *in, struct rect held,
+                 size_t stride, uint8_t *cell, struct feedd_error *err)
+{
+    const uint64_t began_ns = clock_ns();
+    int status = resizer_apply(scratch->resizer, resize, in, held, stride, cell, err);
+    scratch->times.resize_ns += clock_ns() - began_ns;
+    return status;
+}
+
 /* Only what the resizer reads is decoded. */
 static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *scratch, const struct source *source,
                        const struct geometry *g, uint8_t *cell, struct feedd_error *err)
@@ -300,8 +324,8 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     const struct resize_spec resize = scaling(plan, source, g, shrink, &region);
     const struct rect held = resize_source(&resize);
     if (source->pixels != NULL && plan->reader->channels == plan->channels)
-        return resizer_apply(scratch->resizer, &resize, pixel_at(plan, source, region.x + held.x, region.y + held.y),
-                             held, (size_t)source->info.width * plan->channels, cell, err);
+        return scale(scratch, &resize, pixel_at(plan, source, region.x + held.x, region.y + held.y), held,
+                     (size_t)source->info.width * plan->channels, cell, err);
     const struct rect part = orient_rect(orient_inverse(orientation), resize.width, resize.height, held);
     const struct decode_spec spec = decode_spec(plan, crop_of(source, region, part, shrink), shrink);
     const size_t stride = (size_t)held.width * plan->channels;
@@ -309,7 +333,7 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     if (status == 0)
         status = source_read_turned(plan, scratch, source, &spec, orientation, scratch->upright.bytes, stride, err);
     if (status == 0)
-        status = resizer_apply(scratch->resizer, &resize, scratch->upright.bytes, held, stride, cell, err);
+        status = scale(scratch, &resize, scratch->upright.bytes, held, stride, cell, err);
     return status;
 }
 
@@ -377,10 +401,14 @@ static int choose_pixels(const struct sample_plan *plan, struct sample_scratch *
     return status;
 }
 
-static void finish_image(const struct sample_plan *plan, const struct sample_place *place, const uint8_t *pixels)
+static void finish_image(const struct sample_plan *plan, struct sample_scratch *scratch,
+                         const struct sample_place *place, const uint8_t *pixels)
 {
-    if (normalizes(plan))
-        normalize_host(&plan->params, pixels, NULL, cell_at(plan, place, FIELD_IMAGE));
+    if (!normalizes(plan))
+        return;
+    const uint64_t began_ns = clock_ns();
+    normalize_host(&plan->params, pixels, NULL, cell_at(plan, place, FIELD_IMAGE));
+    scratch->times.resize_ns += clock_ns() - began_ns;
 }
 
 int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
@@ -399,7 +427,7 @@ int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, 
         status = fill_image(plan, scratch, place, &source, pixels, err);
     if (status != 0)
         return name_sample(reader, place->index, status, err);
-    finish_image(plan, place, pixels);
+    finish_image(plan, scratch, place, pixels);
     write_label(plan, place, sample.label, sample.value);
     return 0;
 }
@@ -412,7 +440,7 @@ int sample_zero(const struct sample_plan *plan, struct sample_scratch *scratch, 
     if (status != 0)
         return status;
     memset(pixels, 0, image_bytes(plan));
-    finish_image(plan, place, pixels);
+    finish_image(plan, scratch, place, pixels);
     write_label(plan, place, -1, -1);
     return 0;
 }

@@ -28,6 +28,16 @@ struct sample_scratch;
 struct sample_scratch *sample_scratch_new(void);          /* NULL: no memory */
 void sample_scratch_free(struct sample_scratch *scratch); /* NULL is allowed */
 
+/* Where the time of sample_fill() goes. What is in neither is reading: opening and reading the file, and all that is
+ * too short to be timed; for pixels in memory that aren't scaled it is everything. */
+struct sample_times {
+    uint64_t decode_ns; /* in codecs: finding the codec, probing, decoding */
+    uint64_t resize_ns; /* after them: turning upright, scaling with the flip in it, normalising */
+};
+
+/* The scratch's own: sample_fill() and sample_plan_init() add to it, whoever wants to know sets it to 0 before. */
+struct sample_times *sample_times(struct sample_scratch *scratch);
+
 /* What a stream makes of a sample. */
 struct sample_plan {
     const struct reader *reader;

@@ -63,6 +63,9 @@ struct stream {
     /* any thread */
     _Atomic bool cancelled;   /* closing or failed: workers skip what is left */
     _Atomic uint64_t fill_ns; /* what workers have spent on its batches */
+    struct {
+        _Atomic uint64_t read_ns, decode_ns, resize_ns; /* what of it went where: sample.h */
+    } stages;
     /* loop */
     int state;
     struct list sites;      /* struct site */

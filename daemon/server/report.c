@@ -254,6 +254,14 @@ static json_t *delivery_json(const struct stream *stream)
                      integer(stream->pinned_bytes), "gpu_bytes", integer(gpu_bytes), "sites", sites_json(stream));
 }
 
+/* Where the workers' time for a stream went, since it began. */
+static json_t *stages_json(const struct stream *stream)
+{
+    return json_pack("{s:f, s:f, s:f}", "read_s", (double)atomic_load(&stream->stages.read_ns) / 1e9, "decode_s",
+                     (double)atomic_load(&stream->stages.decode_ns) / 1e9, "resize_s",
+                     (double)atomic_load(&stream->stages.resize_ns) / 1e9);
+}
+
 static json_t *stream_json(const struct server *server, const struct stream *stream)
 {
     struct bottleneck b = stream_bottleneck(server, stream);
@@ -280,6 +288,7 @@ static json_t *stream_json(const struct server *server, const struct stream *str
                             "latency_ms", latency_ms, "ring_bytes", integer(ring_bytes));
     json_object_update_new(json, now);
     json_object_update_new(json, delivery_json(stream));
+    json_object_set_new(json, "stages", stages_json(stream));
     const struct group *group = stream->group;
     json_object_update_new(json,
                            json_pack("{s:s, s:o, s:i, s:i}", "share", share_name(group->spec.share), "group",

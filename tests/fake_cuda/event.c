@@ -10,6 +10,7 @@
 struct CUevent_st {
     struct CUevent_st *next; /* in `events` */
     struct device *device;
+    bool timed;
     pthread_mutex_t lock;
     struct record *last; /* a reference, or NULL */
     uint64_t capture_id; /* of the capture that it was recorded in last, else 0 */
@@ -40,6 +41,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
     if (error == cudaSuccess) {
         event = setup_need(calloc(1, sizeof(*event)));
         event->device = call.device;
+        event->timed = (flags & cudaEventDisableTiming) == 0;
         pthread_mutex_init(&event->lock, NULL);
         pthread_mutex_lock(&lock);
         event->next = events;
@@ -159,6 +161,32 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     if (error == cudaSuccess)
         error = device_error(event->device);
     return call_end(&call, error, "event=%p", (void *)event);
+}
+
+cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
+{
+    const cudaEvent_t events_of[] = {from, to};
+    struct record *records[] = {NULL, NULL};
+    uint64_t time_ns[] = {0, 0}, capture_id;
+    struct call call;
+    cudaError_t error = call_begin(&call, __func__, CALL_PROCESS);
+    if (error == cudaSuccess && ms == NULL)
+        error = cudaErrorInvalidValue;
+    for (int i = 0; error == cudaSuccess && i < 2; i++) {
+        if (events_of[i] == NULL || !events_of[i]->timed)
+            error = cudaErrorInvalidResourceHandle;
+        else if ((error = device_error(events_of[i]->device)) == cudaSuccess &&
+                 (records[i] = get(events_of[i], &capture_id)) == NULL)
+            error = cudaErrorInvalidResourceHandle; /* never recorded, or in a capture */
+    }
+    for (int i = 0; error == cudaSuccess && i < 2; i++)
+        if ((time_ns[i] = record_time_ns(records[i])) == 0)
+            error = cudaErrorNotReady;
+    if (error == cudaSuccess)
+        *ms = (float)((double)(int64_t)(time_ns[1] - time_ns[0]) / 1e6);
+    record_drop(records[0]);
+    record_drop(records[1]);
+    return call_end(&call, error, "from=%p to=%p", (void *)from, (void *)to);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned flags)

@@ -10,7 +10,8 @@ struct record {
     _Atomic unsigned references;
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool done; /* under the lock */
+    bool done;        /* under the lock */
+    uint64_t done_ns; /* CLOCK_MONOTONIC; under the lock */
 };
 
 struct record *record_new(unsigned references)
@@ -40,7 +41,10 @@ void record_drop(struct record *record)
 
 void record_finish(struct record *record)
 {
+    struct timespec now;
     pthread_mutex_lock(&record->lock);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    record->done_ns = (uint64_t)now.tv_sec * 1000000000 + (uint64_t)now.tv_nsec;
     record->done = true;
     pthread_cond_broadcast(&record->changed);
     pthread_mutex_unlock(&record->lock);
@@ -52,6 +56,14 @@ bool record_is_done(struct record *record)
     const bool done = record->done;
     pthread_mutex_unlock(&record->lock);
     return done;
+}
+
+uint64_t record_time_ns(struct record *record)
+{
+    pthread_mutex_lock(&record->lock);
+    const uint64_t time_ns = record->done_ns;
+    pthread_mutex_unlock(&record->lock);
+    return time_ns;
 }
 
 void record_wait(struct record *record)

@@ -26,6 +26,8 @@ struct record *record_keep(struct record *record);
 void record_drop(struct record *record);
 void record_finish(struct record *record);
 bool record_is_done(struct record *record);
+/* @return when it was finished, CLOCK_MONOTONIC; 0: it isn't done */
+uint64_t record_time_ns(struct record *record);
 void record_wait(struct record *record);
 /* @return whether it is done; false after about that time */
 bool record_wait_us(struct record *record, unsigned us);
