@@ -1,8 +1,8 @@
 /* cat.c - feedctl cat: reads a stream as a trainer does and prints each batch, to look inside and to compare.
  *
  * One line a batch: epoch, seq, position, count, valid, a digest of every field (XXH3, 64 bits, of the bytes of all
- * samples in order), then sample indices and, where there are any, flags. At the end the rate, the resume token, and
- * how batches came. With --json one object a line, the last one with "end". With an output (--dtype and what goes with
+ * samples in order), then sample indices and, where there are any, flags. At the end the rate, how batches came, and the
+ * resume token. With --json one object a line, the last one with "end". With an output (--dtype and what goes with
  * it) the digest of the image is that of what a trainer computes with, whoever makes it: what this library's callers
  * would make themselves is made here by the CPU, which gives the same bits. */
 #include <getopt.h>
@@ -472,9 +472,9 @@ static void print_sum(struct feedd_stream *stream, const struct cat_options *cat
                                   "mode_reason", schema->mode_reason));
         return;
     }
-    printf("%" PRIu64 " batches, %" PRIu64 " samples in %.3f s: %.0f samples/s\ntoken %s\n"
-           "transport %s, normalize %s: %s\n",
-           sum->batches, sum->samples, sum->seconds, rate, token, schema->transport, normalize, schema->mode_reason);
+    printf("%" PRIu64 " batches, %" PRIu64 " samples in %.3f s: %.0f samples/s\n"
+           "transport %s, normalize %s: %s\ntoken %s\n",
+           sum->batches, sum->samples, sum->seconds, rate, schema->transport, normalize, schema->mode_reason, token);
 }
 
 int command_cat(const char *name, const char *socket_path, int argc, char **argv)
