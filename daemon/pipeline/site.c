@@ -138,7 +138,7 @@ static void ready_change(struct site *site, int change, uint64_t now_ns)
 
 void site_tick(struct site *site, uint64_t now_ns, uint64_t span_ns)
 {
-    if (site->ring == NULL)
+    if (site->state != SITE_OPEN) /* while it is opened the ring is a worker's */
         return;
     ready_change(site, 0, now_ns);
     site->rate.ready = (double)(site->stats.ready_ns - site->rate.ready_ns) / (double)span_ns;
@@ -347,7 +347,7 @@ static void made(struct inbox_item *item)
 {
     struct site *site = container_of(item, struct site, task.done);
     struct stream *stream = site->stream;
-    if (site->member_count == 0 || stream->state == STREAM_CLOSING) {
+    if (site->member_count == 0) { /* so it is, too, when the stream is closing */
         sm_move(site_states, &site->state, SITE_CLOSING);
         close_when_quiet(site);
         return;

@@ -145,8 +145,9 @@ static void fill(const void *parameters, void *const memory[])
 
 int gpu_fill(void *device, size_t bytes, uint8_t value, void *stream)
 {
-    struct launch *launch = launch_new(fill, sizeof(struct fill_job));
-    *(struct fill_job *)launch->parameters = (struct fill_job){bytes, value};
+    const struct fill_job job = {.bytes = bytes, .value = value};
+    struct launch *launch = launch_new(fill, sizeof(job));
+    memcpy(launch->parameters, &job, sizeof(job));
     launch_access(launch, device, bytes, MEMORY_WRITE);
     return launch_on(__func__, launch, stream);
 }
