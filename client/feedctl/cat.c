@@ -1,8 +1,8 @@
 /* cat.c - feedctl cat: reads a stream as a trainer does and prints each batch, to look inside and to compare.
  *
  * One line a batch: epoch, seq, position, count, valid, a digest of every field (XXH3, 64 bits, of the bytes of all
- * samples in order), then sample indices and, where there are any, flags. At the end the rate, how batches came, and the
- * resume token. With --json one object a line, the last one with "end". With an output (--dtype and what goes with
+ * samples in order), then sample indices and, where there are any, flags. At the end the rate, how batches came, and
+ * the resume token. With --json one object a line, the last one with "end". With an output (--dtype and what goes with
  * it) the digest of the image is that of what a trainer computes with, whoever makes it: what this library's callers
  * would make themselves is made here by the CPU, which gives the same bits. */
 #include <getopt.h>
