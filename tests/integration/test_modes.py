@@ -195,9 +195,11 @@ def test_the_daemons_kernel_runs_once_a_batch(gpu, sets):
 
 
 @pytest.mark.tsan
-def test_the_kernel_is_waited_for(gpu, sets):
-    """However long kernels take, and copies: nobody is handed a batch before it is made, nor a scratch image too early."""
-    it = gpu(env={"FEEDD_FAKE_CUDA_DELAY_US": "normalize_cuda_launch:3000,cudaMemcpyAsync:1000"})
+@pytest.mark.parametrize("delays", ["normalize_cuda_launch:5000", "cudaMemcpyAsync:2000"])
+def test_the_kernel_is_waited_for(gpu, sets, delays):
+    """However long kernels take, or copies: nobody is handed a batch before it is made, no image is overwritten that a
+    kernel still reads, and no kernel reads one that isn't there yet."""
+    it = gpu(env={"FEEDD_FAKE_CUDA_DELAY_US": delays})
     output = for_channels(OUTPUT, 3)
     for transport in "ipc", "fd":
         batches, _ = it.cat("rgb", "--transport", transport, "--normalize", "daemon", "--batch-size", 4, "--epochs", 2,

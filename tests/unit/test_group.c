@@ -147,11 +147,15 @@ static void on_event(struct member *member, enum member_event event, const struc
     }
 }
 
+static uint32_t gate_members; /* of the groups of a case: all of them get the first batch; 0: no gate */
+
 static struct group_spec broadcast(struct fake_gpu *gpu)
 {
     struct group_spec spec = {.share = FEEDD_SHARE_BROADCAST,
                               .name = "g",
-                              .join = FEEDD_JOIN_NOW,
+                              .members = gate_members,
+                              .join = gate_members > 0 ? FEEDD_JOIN_GATE : FEEDD_JOIN_NOW,
+                              .gate_timeout_ms = 60000,
                               .transport = gpu != NULL ? TRANSPORT_IPC : TRANSPORT_HOST,
                               .gpu = gpu != NULL ? &gpu->gpu : NULL};
     spec.stream = (struct stream_spec){
@@ -295,6 +299,7 @@ static void setup(void)
                                     .selections = &selection,
                                     .selection_count = 1};
     ck_assert_int_eq(sem_init(&woken, 0, 0), 0);
+    gate_members = 0;
     const struct pipeline_limits limits = {.workers = 2,
                                            .ring_memory_max = 1 << 20,
                                            .pinned_max = 1 << 20,
@@ -343,6 +348,7 @@ static void teardown(void)
 START_TEST(three_places)
 {
     struct client clients[3];
+    gate_members = 3;
     join(&clients[0], &gpus[0]);
     join(&clients[1], &gpus[1]);
     join(&clients[2], NULL);
@@ -384,6 +390,7 @@ END_TEST
 START_TEST(slow_member)
 {
     struct client fast, slow;
+    gate_members = 2;
     join(&fast, &gpus[0]);
     join(&slow, &gpus[1]);
     UNTIL(fast.opened + slow.opened == 2);
@@ -538,6 +545,7 @@ END_TEST
 START_TEST(copy_fails)
 {
     struct client there, too, elsewhere;
+    gate_members = 3;
     join(&there, &gpus[1]);
     join(&too, &gpus[1]);
     join(&elsewhere, NULL);
@@ -560,6 +568,40 @@ START_TEST(copy_fails)
         release_all(&elsewhere);
     }
     leave(&elsewhere);
+}
+END_TEST
+
+/* A copy that fails when nobody is there any more, or when the stream has failed already, concerns nobody. */
+START_TEST(copy_fails_late)
+{
+    struct client gpu, host;
+    join(&gpu, &gpus[0]);
+    UNTIL(gpu.opened);
+    join(&host, NULL);
+    UNTIL(host.opened);
+    struct stream *stream = stream_of(&host);
+    UNTIL(is_still(stream));
+    ck_assert_uint_ge(gpus[0].copy_count, 2);
+    leave(&gpu);
+    while (gpus[0].copy_count > 0)
+        arrive(&gpus[0], FEEDD_E_DEVICE);
+    UNTIL(gpus[0].rings == 0);
+    join(&gpu, &gpus[0]);
+    UNTIL(gpu.opened);
+    while (gpus[0].copy_count < 2) {
+        UNTIL(is_still(stream));
+        take(&host);
+        release_all(&host);
+    }
+    struct feedd_error err;
+    error_set(&err, FEEDD_E_IO, "the stream's own");
+    stream_fail(stream, &err);
+    arrive(&gpus[0], FEEDD_E_DEVICE);
+    arrive(&gpus[0], 0);
+    ck_assert_uint_eq(gpu.member->ready_count, 0); /* nothing comes after that */
+    UNTIL(gpu.failed && host.failed);
+    ck_assert_str_eq(gpu.message, "the stream's own");
+    ck_assert_str_eq(host.message, "the stream's own");
 }
 END_TEST
 
@@ -603,12 +645,13 @@ END_TEST
 /* A ring is being made when its member leaves, and when the stream does: it is freed as soon as it is there. */
 START_TEST(leaves_while_opening)
 {
-    for (int with_host = 0; with_host < 2; with_host++) {
+    enum { ALONE, HOST_LEAVES, HOST_STAYS };
+    for (int with = ALONE; with <= HOST_STAYS; with++) {
         struct client host, gpu;
         sem_t hold;
         sem_init(&hold, 0, 0);
         gpus[0].hold = &hold;
-        if (with_host) {
+        if (with != ALONE) {
             join(&host, NULL);
             UNTIL(host.opened);
         }
@@ -617,9 +660,14 @@ START_TEST(leaves_while_opening)
         UNTIL(stream->state == STREAM_RUNNING &&
               container_of(stream->sites.prev, struct site, node)->state == SITE_OPENING);
         leave(&gpu);
-        if (with_host)
+        if (with == HOST_LEAVES)
             leave(&host);
         sem_post(&hold);
+        if (with == HOST_STAYS) {
+            UNTIL(stream->sites.next == stream->sites.prev);
+            ck_assert_int_eq(host.failed, 0);
+            leave(&host);
+        }
         UNTIL(list_empty(&pipeline.groups));
         ck_assert_uint_eq(gpus[0].rings, 0);
         gpus[0].hold = NULL;
@@ -674,6 +722,7 @@ END_TEST
 START_TEST(end)
 {
     struct client host, gpu;
+    gate_members = 2;
     struct group_spec spec = broadcast(NULL);
     spec.stream.order.epochs = 1;
     spec.stream.depth = 16; /* all of it */
@@ -748,6 +797,7 @@ int main(void)
     tcase_add_test(tcase, only_ring_fails);
     tcase_add_test(tcase, budgets);
     tcase_add_test(tcase, copy_fails);
+    tcase_add_test(tcase, copy_fails_late);
     tcase_add_test(tcase, sites_come_and_go);
     tcase_add_test(tcase, leaves_while_opening);
     tcase_add_test(tcase, next_epoch_behind);
