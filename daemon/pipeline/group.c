@@ -19,7 +19,6 @@
 #include "clock.h"
 #include "ensure.h"
 #include "error.h"
-#include "gpu.h"
 #include "log.h"
 #include "pipeline.h"
 #include "stream.h"
