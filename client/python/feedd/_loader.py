@@ -221,6 +221,9 @@ class DataLoader:
         self._token = self._client.token()
         self._at = _client.read_token(self._token)
         self._plan = self._make_plan(fields, out)
+        # Where views are, as DLPack names it: kDLCPU, or kDLCUDA and its number.
+        schema = self._client.schema
+        self._views_on = (1, 0) if schema.views_on_host else (2, schema.device_ordinal)
         if zero_copy:
             self._check_views()
 
@@ -479,20 +482,14 @@ class DataLoader:
     def _view_batch(self) -> Any:
         framework, client = self._framework, self._client
         stream = framework.current_stream()
-        device = self._device()
         arrays = []
         try:
             for plan in self._plan:
-                array = framework.view(View(client, plan.field, device, stream))
+                array = framework.view(View(client, plan.field, self._views_on, stream))
                 arrays.append(framework.channels_first(array) if plan.channels_first else array)
         finally:
             client.release(stream)
         return self._made(arrays)
-
-    def _device(self) -> Tuple[int, int]:
-        """Where views are, as DLPack names it: kDLCUDA and a number, or kDLCPU."""
-        schema = self._client.schema
-        return (1, 0) if schema.views_on_host else (2, schema.device_ordinal)
 
     def _made(self, arrays: List[Any]) -> Any:
         return tuple(arrays) if self._tuple else {plan.name: array for plan, array in zip(self._plan, arrays)}
@@ -535,7 +532,7 @@ class JaxLoader(DataLoader):
         framework, client = self._framework, self._client
         schema = client.schema
         try:
-            views = [framework.view(View(client, plan.field, self._device(), None)) for plan in self._plan]
+            views = [framework.view(View(client, plan.field, self._views_on, None)) for plan in self._plan]
         finally:
             client.release(None)
         return self._made(framework.convert(views, self._plan, bool(schema.device and schema.views_on_host)))

@@ -31,6 +31,8 @@ class Framework:
         self.device_name = b"host" if where.type == "cpu" else str(where).encode()
         # The number alone, where this torch has that: an object of torch.cuda.Stream takes longer than all else here.
         self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        # What from_dlpack() makes of a capsule, without its questions about objects.
+        self._from_capsule = getattr(torch._C, "_from_dlpack", from_dlpack)
 
     no_views_of = ()
 
@@ -57,7 +59,7 @@ class Framework:
 
     def view(self, view: View) -> Any:
         # A capsule, which torch takes as it is: for an object it would have its stream wait for another one.
-        return from_dlpack(lend(view.client, view.field, view.stream))
+        return self._from_capsule(lend(view.client, view.field, view.stream))
 
     def channels_first(self, array: Any) -> Any:
         return array.permute(0, 3, 1, 2)
