@@ -368,7 +368,7 @@ static void choose_nodes(struct pool *pool, const struct gpus *gpus)
     }
     for (uint32_t i = 0; i < count; i++) {
         const struct pool_node node = pool->nodes[i];
-        log_info("NUMA: node %d: %u of the %u workers, on %u CPUs, near %u GPUs", node.node, node.workers,
+        log_info("NUMA: node %d has %u of the %u workers (CPUs: %u, GPUs: %u)", node.node, node.workers,
                  pool->worker_count, node.cpus, node.gpus);
         if (node.workers > 0) /* queues of a node without workers are everybody's */
             pool->nodes[pool->node_count++] = node;
