@@ -414,8 +414,8 @@ def test_a_poisoned_slot_is_never_seen_by_a_survivor(gpu, small):
     it.feedd.wait_report(lambda r: r["streams"] and r["streams"][0]["batches"] > 0, what="a stream")
     for _ in range(3):
         writer = Scribbler(it, "ipc", "kernel", "g")
-        # It holds the oldest batch by the time that the survivor has given it back.
-        wait_for(lambda: held(it) >= 1 and stuck(it), what="the ring's standstill")
+        # The ring stands still: all is the writer's, and given back by the survivor, which must not have it spoilt.
+        wait_for(lambda: leases(it) == {survivor.pid: 0, writer.process.pid: 4}, what="the ring's standstill")
         writer.go()
         assert (writer.read(), writer.read()) == (0, 0)
         writer.kill()
@@ -425,19 +425,9 @@ def test_a_poisoned_slot_is_never_seen_by_a_survivor(gpu, small):
     it.wait_quiet()
 
 
-def held(it):
-    return max(s["held"] for client in it.feedd.report()["clients"] for s in client["streams"])
-
-
-def stuck(it):
-    """No batch comes any more: all but the one that is held have been given back."""
-    first = it.feedd.report()["streams"][0]["batches"]
-    wait = 0
-    while wait < 20:
-        now = it.feedd.report()["streams"][0]["batches"]
-        wait = wait + 1 if now == first else 0
-        first = now
-    return True
+def leases(it):
+    """{pid: slots that its client holds, or hasn't taken yet}"""
+    return {client["pid"]: sum(s["held"] for s in client["streams"]) for client in it.feedd.report()["clients"]}
 
 
 # ---- one group, several places ----

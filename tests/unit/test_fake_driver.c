@@ -1,8 +1,8 @@
 /* test_fake_driver.c - the fake CUDA driver's functions behave as a real driver's where the project could notice.
  *
- * What is expected was read off an NVIDIA H200 with driver 580 and CUDA 13.0, and the tests of the first list know
- * nothing of the fake: linked with the real runtime and gpu_kernels.cu they run on a GPU and say whether that still
- * holds. The others need the fake, and are left out there.
+ * What is expected was read off an NVIDIA H200 with driver 580 and CUDA 13.0, call by call, or is what cuda.h says. The
+ * tests of the first list know nothing of the fake: linked with the real runtime and gpu_kernels.cu they say on a GPU
+ * whether that holds. The others need the fake, and are left out there.
  *
  * Another process, or one that ends badly, is this program again with the name of a scenario and a descriptor as its
  * standard input. */
