@@ -6,6 +6,7 @@
  * Threads: see site.h. */
 #include "site.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -283,19 +284,25 @@ void site_lease_end(struct site *site, uint32_t slot)
 
 /* ---- opening ---- */
 
+int site_layout(const struct sample_plan *plan, struct slot_layout *out, struct feedd_error *err)
+{
+    *out = plan->layout;
+    if (plan->output.mode != FEEDD_NORMALIZE_DAEMON)
+        return 0;
+    output_field(&plan->params, &out->fields[0]);
+    return slot_layout_init(out, err);
+}
+
 /* What its placements look like, and the daemon's part in that. */
 static int plan_ring(const struct site *site, struct staging *staging, struct ring_spec *out, struct feedd_error *err)
 {
     const struct sample_plan *plan = &site->stream->plan;
-    *out =
-        (struct ring_spec){.staging = staging, .layout = plan->layout, .transport = site->transport, .gpu = site->gpu};
-    if (plan->output.mode != FEEDD_NORMALIZE_DAEMON)
-        return 0;
-    ENSURE(site->gpu != NULL); /* output_resolve() */
-    out->normalize = true;
-    out->params = plan->params;
-    output_field(&plan->params, &out->layout.fields[0]);
-    return slot_layout_init(&out->layout, err);
+    *out = (struct ring_spec){.staging = staging, .transport = site->transport, .gpu = site->gpu};
+    out->normalize = plan->output.mode == FEEDD_NORMALIZE_DAEMON;
+    if (out->normalize)
+        out->params = plan->params;
+    ENSURE(!out->normalize || site->gpu != NULL); /* output_resolve() */
+    return site_layout(plan, &out->layout, err);
 }
 
 int site_reserve(struct site *site, struct feedd_error *err)
@@ -315,9 +322,12 @@ int site_reserve(struct site *site, struct feedd_error *err)
     status = stream_check_budget(stream, "ring_memory_max", meta, pipeline->ring_bytes, limits->ring_memory_max, err);
     if (status == 0)
         status = stream_check_budget(stream, "pinned_max", pinned, pipeline->pinned_bytes, limits->pinned_max, err);
-    if (status == 0 && gpu != NULL)
-        status = stream_check_budget(stream, "gpu_memory_max", slab, gpu->reserved_bytes,
+    if (status == 0 && gpu != NULL) {
+        char name[32 + FEEDD_UUID_TEXT];
+        snprintf(name, sizeof(name), "gpu_memory_max of %s", gpu->uuid);
+        status = stream_check_budget(stream, name, slab, gpu->reserved_bytes,
                                      limits->gpu_memory_max != 0 ? limits->gpu_memory_max : gpu->memory_bytes / 2, err);
+    }
     if (status != 0)
         return status;
     pipeline->ring_bytes += site->meta_bytes = meta;

@@ -18,6 +18,7 @@
 #include "batch.h"
 #include "list.h"
 #include "pool.h"
+#include "sample.h"
 #include "state.h"
 
 struct stream;
@@ -82,6 +83,10 @@ void site_attach(struct site *site);
 
 /* It leaves, whose leases have ended. Nobody's site closes. */
 void site_leave(struct site *site, bool attached);
+
+/* What placements look like on any GPU: as the plan's slots, but for what the daemon's kernel makes of them.
+ * @return 0 and *out; FEEDD_E_LIMIT: a batch that is too large once it is normalised */
+int site_layout(const struct sample_plan *plan, struct slot_layout *out, struct feedd_error *err);
 
 /* Takes what a waiting site needs from the budgets; of a stream whose batches' layout is known.
  * @return FEEDD_E_MEMORY: there isn't so much; FEEDD_E_LIMIT: a batch that is too large once it is normalised */

@@ -384,11 +384,16 @@ static int reserve_memory(struct stream *stream, struct feedd_error *err)
 {
     struct pipeline *pipeline = pipeline_of(stream);
     const struct slot_layout *layout = &stream->plan.layout;
-    stream->depth = stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(layout->slot_bytes);
+    struct slot_layout placed;
+    int status = site_layout(&stream->plan, &placed, err);
+    if (status != 0)
+        return status;
+    const uint64_t slot_bytes = placed.slot_bytes > layout->slot_bytes ? placed.slot_bytes : layout->slot_bytes;
+    stream->depth = stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(slot_bytes);
     const uint64_t staging = slot_ring_bytes(layout, stream->depth);
     const uint64_t records = slot_meta_bytes(layout, stream->depth); /* of one site at least, which takes them */
-    int status = stream_check_budget(stream, "ring_memory_max", staging + records, pipeline->ring_bytes,
-                                     pipeline->limits.ring_memory_max, err);
+    status = stream_check_budget(stream, "ring_memory_max", staging + records, pipeline->ring_bytes,
+                                 pipeline->limits.ring_memory_max, err);
     if (status == 0)
         pipeline->ring_bytes += stream->staging_bytes = staging;
     return status;

@@ -530,7 +530,7 @@ def test_a_site_that_does_not_fit_is_refused_alone(gpu, sets):
     reader, _ = start(it, "rgb", *share, CUDA_VISIBLE_DEVICES="0")
     others = [start(it, "tiny", CUDA_VISIBLE_DEVICES="1")[0], it.start_cat("tiny", "--epochs", 0, "--pause", 5, CUDA_VISIBLE_DEVICES="1")]
     it.feedd.wait_report(lambda r: r["gpus"][1]["ring_bytes"] == 2 * SLAB, what="a full GPU")
-    it.cat_fails("rgb", *share, words=("0 of gpu_memory_max are free",), CUDA_VISIBLE_DEVICES="1")
+    it.cat_fails("rgb", *share, words=("0 of gpu_memory_max of GPU-",), CUDA_VISIBLE_DEVICES="1")
     report = it.feedd.report()
     group = next(stream for stream in report["streams"] if stream["dataset"] == "rgb")
     assert group["state"] == "running" and len(group["sites"]) == 1
