@@ -9,14 +9,7 @@
 #include "connection.h"
 #include "group.h"
 #include "list.h"
-#include "output.h"
-
-/* How batches get to one client. */
-struct delivery {
-    char device[FEEDD_UUID_TEXT]; /* UUID of the GPU that they are for, with any transport; "": none */
-    char reason[152];             /* of the transport, for a person */
-    struct output_spec output;    /* as the client wants images: the mode is the stream's, the reason its own */
-};
+#include "resolve.h"
 
 /* One stream of one connection. */
 struct attachment {
