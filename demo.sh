@@ -57,12 +57,12 @@ show() {
     echo "$1:"
     head -n 2 "$out/$1.txt" | indent
     echo "    ..."
-    tail -n 2 "$out/$1.txt" | indent
+    tail -n 3 "$out/$1.txt" | indent
 }
 
-# same NAME NAME - compares what two clients got, pixels and labels included; their last two lines may differ.
+# same NAME NAME - compares what two clients got, pixels and labels included; their last three lines may differ.
 same() {
-    cmp <(head -n -2 "$out/$1.txt") <(head -n -2 "$out/$2.txt") || fail "$1 and $2 got different batches"
+    cmp <(head -n -3 "$out/$1.txt") <(head -n -3 "$out/$2.txt") || fail "$1 and $2 got different batches"
 }
 
 # quiet COMMAND... - shows what a command prints only when it fails.

@@ -142,8 +142,8 @@ static int handle_error(struct feedd_client *client, struct wire_packet *packet,
     struct feedd_stream *stream =
         message->has_stream ? find_stream(client, message->stream) : find_opening(client, message->request);
     if (stream != NULL)
-        stream_failed(stream, status, message->message);
-    else if (message->has_request && message->request == client->request)
+        return open_failed(stream, status, message->message, err);
+    if (message->has_request && message->request == client->request)
         return take_answer(client, packet);
     return 0;
 }
@@ -157,7 +157,7 @@ static int handle_stream(struct feedd_client *client, const struct wire_packet *
         return error_set(err, FEEDD_E_PROTOCOL, "feedd sent a packet of type %u that nobody asked for", packet->type);
     struct feedd_stream *stream = find_opening(client, answer->request);
     if (stream != NULL)
-        return stream_opened(stream, answer, packet, err);
+        return open_answered(stream, answer, packet, err);
     Feedd__Close message = FEEDD__CLOSE__INIT; /* given up while it was being opened */
     message.stream = answer->stream;
     return client_send(client, WIRE_CLOSE, &message.base, err);
@@ -178,6 +178,7 @@ static int dispatch(struct feedd_client *client, struct wire_packet *packet, str
         const Feedd__End *end = wire_unpack(&client->arena, &feedd__end__descriptor, packet);
         struct feedd_stream *stream = end != NULL ? find_stream(client, end->stream) : NULL;
         if (stream != NULL) {
+            open_confirmed(stream);
             stream->ended = true;
             stream_signal(stream);
         }
@@ -188,8 +189,11 @@ static int dispatch(struct feedd_client *client, struct wire_packet *packet, str
     case WIRE_MEMBERS: {
         const Feedd__Members *members = wire_unpack(&client->arena, &feedd__members__descriptor, packet);
         struct feedd_stream *stream = members != NULL ? find_stream(client, members->stream) : NULL;
-        if (stream != NULL)
-            stream->members = members->count;
+        if (stream != NULL) {
+            open_confirmed(stream);
+            if (stream->schema.share == FEEDD_SHARE_BROADCAST) /* else it is a confirmation, and no news */
+                stream->members = members->count;
+        }
         return members != NULL ? 0 : error_set(err, FEEDD_E_PROTOCOL, "feedd sent a MEMBERS that can't be parsed");
     }
     case WIRE_STREAM:

@@ -1,5 +1,6 @@
-/* cuda.c - see device.h. The only caller of CUDA in libfeedd, by a runtime that is linked in and hidden: it lives
- * beside the framework's own, in the same primary context, and finds the driver when it is first asked for something.
+/* cuda.c - see device.h. With cuda_fd.c the only caller of CUDA in libfeedd, by a runtime that is linked in and hidden:
+ * it lives beside the framework's own, in the same primary context, and finds the driver when it is first asked for
+ * something.
  *
  * What can fail: everything; a device that isn't there is said with what is missing. An error that a kernel of the
  * caller's has caused shows up here too, and is passed on.
@@ -12,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "device.h"
+#include "cuda_internal.h"
 #include "error.h"
 #include "normalize_cuda.h"
 
@@ -31,10 +32,9 @@ struct device_mark {
     cudaEvent_t event;
 };
 
-/* While another device is current, and while graphs are captured by other threads, which allow few calls. */
-struct visit {
-    int before; /* the device that was current */
-    enum cudaStreamCaptureMode mode;
+struct device_scratch {
+    void *memory;
+    cudaEvent_t idle; /* its last user is done with it */
 };
 
 static cudaError_t enter(const struct device *device, int *before)
@@ -50,7 +50,7 @@ static void leave(const struct device *device, int before)
         cudaSetDevice(before);
 }
 
-static cudaError_t visit_begin(const struct device *device, struct visit *visit)
+cudaError_t cuda_visit_begin(const struct device *device, struct cuda_visit *visit)
 {
     cudaError_t error = enter(device, &visit->before);
     visit->mode = cudaStreamCaptureModeRelaxed;
@@ -62,13 +62,13 @@ static cudaError_t visit_begin(const struct device *device, struct visit *visit)
     return error;
 }
 
-static void visit_end(const struct device *device, struct visit *visit)
+void cuda_visit_end(const struct device *device, struct cuda_visit *visit)
 {
     cudaThreadExchangeStreamCaptureMode(&visit->mode);
     leave(device, visit->before);
 }
 
-static int cuda_failed(cudaError_t error, const char *what, struct feedd_error *err)
+int cuda_failed(cudaError_t error, const char *what, struct feedd_error *err)
 {
     cudaGetLastError(); /* else the caller's next check would find it, unless it stays */
     return error_set(err, error == cudaErrorMemoryAllocation ? FEEDD_E_MEMORY : FEEDD_E_DEVICE, "%s: %s (%s)", what,
@@ -149,7 +149,7 @@ int device_find(const char *name, struct device *out, struct feedd_error *err)
 
 static int open_handle(const struct device *device, const uint8_t *bytes, struct opened **out, struct feedd_error *err)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     cudaIpcMemHandle_t handle;
     _Static_assert(sizeof(handle) == DEVICE_HANDLE_BYTES, "as CUDA has it");
     struct opened *opened = calloc(1, sizeof(*opened));
@@ -158,10 +158,10 @@ static int open_handle(const struct device *device, const uint8_t *bytes, struct
     memcpy(&handle, bytes, sizeof(handle));
     memcpy(opened->handle, bytes, sizeof(opened->handle));
     opened->ordinal = device->ordinal;
-    cudaError_t error = visit_begin(device, &visit);
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error == cudaSuccess) {
         error = cudaIpcOpenMemHandle(&opened->base, handle, cudaIpcMemLazyEnablePeerAccess);
-        visit_end(device, &visit);
+        cuda_visit_end(device, &visit);
     }
     if (error != cudaSuccess) {
         free(opened);
@@ -193,7 +193,7 @@ int device_map(const struct device *device, const uint8_t handle[DEVICE_HANDLE_B
 
 void device_unmap(const struct device *device, void *base)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     pthread_mutex_lock(&opened_lock);
     for (struct opened **at = &opened_list; *at != NULL; at = &(*at)->next) {
         struct opened *opened = *at;
@@ -201,9 +201,9 @@ void device_unmap(const struct device *device, void *base)
             continue;
         if (--opened->users == 0) {
             *at = opened->next;
-            if (visit_begin(device, &visit) == cudaSuccess) {
+            if (cuda_visit_begin(device, &visit) == cudaSuccess) {
                 cudaIpcCloseMemHandle(base);
-                visit_end(device, &visit);
+                cuda_visit_end(device, &visit);
             }
             free(opened);
         }
@@ -214,9 +214,9 @@ void device_unmap(const struct device *device, void *base)
 
 int device_read(const struct device *device, void *to, const void *from, size_t bytes, struct feedd_error *err)
 {
-    struct visit visit;
+    struct cuda_visit visit;
     cudaStream_t stream = NULL;
-    cudaError_t error = visit_begin(device, &visit);
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "reading GPU memory", err);
     error = cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking); /* waits for nothing of the caller's */
@@ -226,8 +226,30 @@ int device_read(const struct device *device, void *to, const void *from, size_t 
         error = cudaStreamSynchronize(stream);
     if (stream != NULL)
         cudaStreamDestroy(stream);
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
     return error == cudaSuccess ? 0 : cuda_failed(error, "reading GPU memory", err);
+}
+
+/* ---- host memory that the device reads ---- */
+
+int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err)
+{
+    struct cuda_visit visit;
+    cudaError_t error = cuda_visit_begin(device, &visit);
+    if (error == cudaSuccess) {
+        error = cudaHostRegister((void *)(uintptr_t)memory, bytes, cudaHostRegisterReadOnly);
+        cuda_visit_end(device, &visit);
+    }
+    return error == cudaSuccess ? 0 : cuda_failed(error, "registering the daemon's memory with the GPU", err);
+}
+
+void device_unregister(const struct device *device, const void *memory)
+{
+    struct cuda_visit visit;
+    if (cuda_visit_begin(device, &visit) != cudaSuccess)
+        return;
+    cudaHostUnregister((void *)(uintptr_t)memory);
+    cuda_visit_end(device, &visit);
 }
 
 /* ---- the caller's stream ---- */
@@ -270,8 +292,8 @@ int device_normalize(const struct device *device, const struct normalize_params 
     return status;
 }
 
-int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
-                struct feedd_error *err)
+static int enqueue_copy(const struct device *device, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                        struct CUstream_st *stream, struct feedd_error *err)
 {
     int before;
     cudaError_t error = enter(device, &before);
@@ -279,12 +301,93 @@ int device_copy(const struct device *device, void *to, const void *from, size_t 
         return cuda_failed(error, "copying a field", err);
     int status = check_capture(stream, "copying a field", err);
     if (status == 0) {
-        error = cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream);
+        error = cudaMemcpyAsync(to, from, bytes, kind, stream);
         if (error != cudaSuccess)
             status = cuda_failed(error, "copying a field", err);
     }
     leave(device, before);
     return status;
+}
+
+int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                struct feedd_error *err)
+{
+    return enqueue_copy(device, to, from, bytes, cudaMemcpyDeviceToDevice, stream, err);
+}
+
+int device_upload(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                  struct feedd_error *err)
+{
+    return enqueue_copy(device, to, from, bytes, cudaMemcpyHostToDevice, stream, err);
+}
+
+static int scratch_new(size_t bytes, struct device_scratch **out, struct feedd_error *err)
+{
+    struct device_scratch *scratch = calloc(1, sizeof(*scratch));
+    if (scratch == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for normalising");
+    cudaError_t error = cudaMalloc(&scratch->memory, bytes);
+    if (error == cudaSuccess) {
+        error = cudaEventCreateWithFlags(&scratch->idle, cudaEventDisableTiming);
+        if (error != cudaSuccess)
+            cudaFree(scratch->memory);
+    }
+    if (error != cudaSuccess) {
+        free(scratch);
+        return cuda_failed(error, "making room for images on their way through the GPU", err);
+    }
+    *out = scratch;
+    return 0;
+}
+
+static cudaError_t scratch_run(struct device_scratch *scratch, const struct normalize_params *params, const uint8_t *in,
+                               const struct normalize_window *windows, void *out, struct CUstream_st *stream)
+{
+    const size_t bytes = (size_t)params->batch * params->in_height * params->in_width * params->channels;
+    cudaError_t error = cudaStreamWaitEvent(stream, scratch->idle, 0);
+    if (error == cudaSuccess)
+        error = cudaMemcpyAsync(scratch->memory, in, bytes, cudaMemcpyHostToDevice, stream);
+    if (error != cudaSuccess)
+        return error;
+    error = (cudaError_t)normalize_cuda_launch(params, scratch->memory, windows, out, stream);
+    cudaError_t recorded = cudaEventRecord(scratch->idle, stream); /* without a kernel, too: the copy is under way */
+    if (recorded != cudaSuccess)
+        cudaStreamSynchronize(stream); /* else the next copy could overwrite what this one reads */
+    return error != cudaSuccess ? error : recorded;
+}
+
+int device_scratch_normalize(const struct device *device, struct device_scratch **scratch, size_t scratch_bytes,
+                             const struct normalize_params *params, const uint8_t *in,
+                             const struct normalize_window *windows, void *out, struct CUstream_st *stream,
+                             struct feedd_error *err)
+{
+    struct cuda_visit visit; /* allocating would spoil the capture of another stream */
+    cudaError_t error = cuda_visit_begin(device, &visit);
+    if (error != cudaSuccess)
+        return cuda_failed(error, "normalising", err);
+    int status = check_capture(stream, "normalising", err);
+    if (status == 0 && *scratch == NULL)
+        status = scratch_new(scratch_bytes, scratch, err);
+    if (status == 0) {
+        error = scratch_run(*scratch, params, in, windows, out, stream);
+        if (error != cudaSuccess)
+            status = cuda_failed(error, "normalising", err);
+    }
+    cuda_visit_end(device, &visit);
+    return status;
+}
+
+void device_scratch_free(const struct device *device, struct device_scratch *scratch)
+{
+    struct cuda_visit visit;
+    if (scratch == NULL)
+        return;
+    if (cuda_visit_begin(device, &visit) == cudaSuccess) {
+        cudaFree(scratch->memory);
+        cudaEventDestroy(scratch->idle);
+        cuda_visit_end(device, &visit);
+    }
+    free(scratch);
 }
 
 static int mark_new(struct device_mark **out, struct feedd_error *err)
@@ -320,8 +423,8 @@ static int record(struct CUstream_st *stream, struct device_mark **mark, struct 
 int device_mark(const struct device *device, struct CUstream_st *stream, struct device_mark **mark, bool *idle,
                 struct feedd_error *err)
 {
-    struct visit visit; /* asking about a stream would spoil the capture of another */
-    cudaError_t error = visit_begin(device, &visit);
+    struct cuda_visit visit; /* asking about a stream would spoil the capture of another */
+    cudaError_t error = cuda_visit_begin(device, &visit);
     if (error != cudaSuccess)
         return cuda_failed(error, "giving back a batch", err);
     int status = check_capture(stream, "giving back a batch", err);
@@ -333,7 +436,7 @@ int device_mark(const struct device *device, struct CUstream_st *stream, struct 
         else if (error != cudaSuccess)
             status = cuda_failed(error, "giving back a batch", err);
     }
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
     return status;
 }
 
@@ -355,11 +458,11 @@ void device_mark_free(struct device_mark *mark)
 
 void device_finish(const struct device *device)
 {
-    struct visit visit;
-    if (visit_begin(device, &visit) != cudaSuccess)
+    struct cuda_visit visit;
+    if (cuda_visit_begin(device, &visit) != cudaSuccess)
         return;
     cudaDeviceSynchronize();
-    visit_end(device, &visit);
+    cuda_visit_end(device, &visit);
 }
 
 void device_waiting_thread(void)

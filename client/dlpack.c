@@ -86,7 +86,7 @@ static uint8_t type_code(int dtype)
 static struct lent *lent_new(struct feedd_batch *batch, const struct feedd_view *view, bool versioned)
 {
     const struct device *device = &batch->map->stream->device;
-    bool on_gpu = batch->map->opened != NULL;
+    bool on_gpu = !batch->map->on_host;
     struct lent *lent = calloc(1, sizeof(*lent));
     if (lent == NULL)
         return NULL;

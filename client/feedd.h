@@ -28,7 +28,10 @@
  * kernel on the caller's own CUDA stream; feedd_release() returns at once, and the batch goes back when that stream has
  * got there. The library uses the primary contexts, as frameworks do, and makes none of its own; it leaves the current
  * device as it was. `struct CUstream_st *` is CUDA's cudaStream_t; NULL is the default stream, and what calls about
- * host memory take. A write to a batch on a GPU isn't prevented, and spoils it for the whole group.
+ * host memory take. A write to a batch on a GPU isn't prevented, and spoils it for the whole group; with transport "fd"
+ * it is, and ends the writer. With transport "host" batches are in host memory, which the GPU may read at full speed:
+ * views, feedd_batch_read() and DLPack tensors are the CPU's, and feedd_normalize() and feedd_batch_copy() bring fields
+ * to the GPU's memory.
  *
  * Fork. After fork() the child must not use what the parent connected: calls answer FEEDD_E_FORK. The child may call
  * feedd_stream_close() and feedd_client_close(), which only free its own copy; the parent notices nothing.
@@ -50,6 +53,7 @@ struct CUstream_st;  /* *cudaStream_t */
 struct feedd_client; /* a connection to the daemon */
 struct feedd_stream; /* one ordered sequence of batches */
 struct feedd_batch;  /* one batch that the caller has borrowed */
+struct feedd_normalize_options;
 
 /* "0.1.0": of the library that is loaded. */
 const char *feedd_version(void);
@@ -99,10 +103,22 @@ struct feedd_open_options {
     int32_t reconnect;
     uint32_t reconnect_timeout_ms; /* how long to try; then feedd_next() answers FEEDD_E_CONNECTION [60,000] */
     const char *transform;         /* as feedd.conf(5) has it behind `transform:`, in its place; JSON is right, too */
+    /* How batches that are wanted on a GPU get there: "ipc" (CUDA IPC), "fd" (a descriptor of GPU memory that this
+     * process maps read-only, so that a write of its own can't spoil a batch for others), "host" (host memory that the
+     * GPU reads: the library copies what feedd_normalize() and feedd_batch_copy() are asked for), or "auto": the first
+     * of these that works, and schema.mode_reason says why not those before it [$FEEDD_TRANSPORT, or auto]. Batches for
+     * the CPU come by "host" */
+    const char *transport;
+    int32_t normalize; /* enum feedd_normalize_mode: who makes `output`; 0: the caller with feedd_normalize(), where
+                        * this library can run its kernel, else the daemon [0] */
+    /* What images are wanted as. With normalize = daemon or cpu, or where 0 comes to that, this is what slots hold, and
+     * the schema's field has its dtype and shape; no windows, height and width 0. Copied; NULL: uint8 as decoded */
+    const struct feedd_normalize_options *output;
 };
 #define FEEDD_OPEN_OPTIONS_INIT                                                                                        \
     {                                                                                                                  \
-        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL   \
+        sizeof(struct feedd_open_options), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, NULL, 0, 0, NULL, NULL, 0, 0, 0, 0, 0, NULL,  \
+            NULL, 0, NULL                                                                                              \
     }
 
 /* Opens a stream of the daemon's configuration, or a dataset with defaults. Waits while the daemon indexes the dataset.
@@ -110,7 +126,8 @@ struct feedd_open_options {
  * @param options  NULL: all defaults
  * @return FEEDD_E_NOT_FOUND, FEEDD_E_ARGUMENT (a spec that makes no sense, or another one than the group's),
  * FEEDD_E_TOKEN, FEEDD_E_LIMIT, FEEDD_E_STATE (the group stands elsewhere than the token), FEEDD_E_MEMORY, FEEDD_E_IO,
- * FEEDD_E_CORRUPT (the dataset), FEEDD_E_DEVICE, FEEDD_E_ACCESS */
+ * FEEDD_E_CORRUPT (the dataset), FEEDD_E_DEVICE (no such GPU, or by that transport its memory can't be had),
+ * FEEDD_E_UNSUPPORTED (normalize and transport don't go together), FEEDD_E_ACCESS */
 int feedd_open(struct feedd_client *client, const char *source, const struct feedd_open_options *options,
                struct feedd_stream **out, struct feedd_error *err);
 
@@ -154,10 +171,13 @@ struct feedd_schema {
     int32_t share;           /* enum feedd_share */
     const char *group;       /* its name, "" when private */
     uint64_t slot_bytes;     /* of one batch in the ring */
-    const char *transport;   /* how batches are mapped: "host", "ipc" */
-    const char *mode_reason; /* why that one, for a person */
-    const char *device;      /* UUID of the GPU that holds the batches, "" in host memory */
-    int32_t device_ordinal;  /* CUDA's number of it in this process; -1 in host memory */
+    const char *transport;   /* how batches are mapped: "host", "ipc", "fd" */
+    const char *mode_reason; /* why that one, and why normalised so, for a person */
+    const char *device;      /* UUID of the GPU that batches are for; "": none, they are for the CPU */
+    int32_t device_ordinal;  /* CUDA's number of it in this process; -1: none */
+    int32_t normalize;     /* enum feedd_normalize_mode, the effective one: with FEEDD_NORMALIZE_CLIENT images are uint8
+                            * and the caller's to normalise */
+    int32_t views_on_host; /* 1: views are in host memory: without a GPU, or with transport "host" */
 };
 const struct feedd_schema *feedd_stream_schema(const struct feedd_stream *stream);
 
@@ -170,7 +190,7 @@ int feedd_next(struct feedd_stream *stream, int timeout_ms, const struct feedd_b
 
 /* Gives a batch back; views of it must not be used by anything that is enqueued later. Batches may be released in any
  * order. One that is lent through DLPack goes back when the last of its tensors is deleted.
- * @param cuda_stream  on a GPU: the batch goes back when this stream has done what it has been given up to now. Other
+ * @param cuda_stream  for a GPU: the batch goes back when this stream has done what it has been given up to now. Other
  *                     streams that read the batch have to be waited for by it (cudaStreamWaitEvent). Else NULL
  * @return FEEDD_E_STATE when it is not held, or the stream is being captured into a CUDA graph; FEEDD_E_DEVICE, _MEMORY
  */
@@ -213,21 +233,23 @@ int feedd_batch_view(const struct feedd_batch *batch, uint32_t field, struct fee
 int feedd_batch_read(const struct feedd_batch *batch, uint32_t field, void *out, size_t out_bytes,
                      struct feedd_error *err);
 
-/* Copies one field as it is into memory of the caller's: on a GPU enqueues that and returns.
- * @param out          where the batch is, host or the same GPU
- * @param cuda_stream  on a GPU: what the copy is enqueued on; else NULL
+/* Copies one field as it is into memory of the caller's: for a GPU enqueues that and returns.
+ * @param out          of the GPU that batches are for (schema.device), also when they are in host memory; without one
+ *                     host memory
+ * @param cuda_stream  for a GPU: what the copy is enqueued on; else NULL
  * @return FEEDD_E_NOT_FOUND, FEEDD_E_LIMIT (out_bytes is less than the view's), FEEDD_E_STATE (the batch is not held,
  * or the stream is being captured into a CUDA graph), FEEDD_E_DEVICE */
 int feedd_batch_copy(const struct feedd_batch *batch, uint32_t field, void *out, size_t out_bytes,
                      struct CUstream_st *cuda_stream, struct feedd_error *err);
 
 /* Lends one field as a DLPack tensor: its bytes where they are, to be read only. The caller has to release the batch
- * all the same; it goes back when that is done and every tensor of it is deleted, on a GPU when the streams that are
+ * all the same; it goes back when that is done and every tensor of it is deleted, for a GPU when the streams that are
  * known to read it have got to where they stand then. The tensor's deleter may be called from any thread, at any time,
  * also after the stream and the client are closed; it waits for nothing. In a forked child it only frees its own copy.
  * @param versioned    0: a DLManagedTensor, as DLPack 0.8 has it; 1: a DLManagedTensorVersioned of DLPack 1.0, which
  *                     says that it is read-only
- * @param cuda_stream  on a GPU: what the tensor is read on; else NULL
+ * @param cuda_stream  on a GPU: what the tensor is read on; else NULL. A tensor in host memory is the CPU's, with
+ *                     transport "host" too: streams that copy from it are told by feedd_batch_record()
  * @param out          gets the structure, which is the caller's to delete or to hand on
  * @return FEEDD_E_NOT_FOUND, FEEDD_E_STATE (the batch is not held), FEEDD_E_LIMIT (as feedd_batch_record()),
  * FEEDD_E_MEMORY */
@@ -270,15 +292,17 @@ struct feedd_window {
 };
 
 /* Crops, mirrors, normalises, casts and lays out a uint8 image field into memory of the caller's, in one pass. On a
- * GPU: enqueues that, one kernel (with windows one for each 256 samples), and returns. The same bits on both.
+ * GPU: enqueues that, one kernel (with windows one for each 256 samples), and returns. The same bits on both. From host
+ * memory for a GPU (transport "host") the field goes by way of device memory of the library's, as much as a slot; calls
+ * on several streams then take turns.
  * @param field      number in the schema: uint8 of {height, width, 1 to 4 channels}
- * @param out        where the batch is, host or the same GPU; aligned to the element, not overlapping the batch; every
- *                   byte of the result is written
+ * @param out        of the GPU that batches are for (schema.device), without one host memory; aligned to the element,
+ *                   not overlapping the batch; every byte of the result is written
  * @param out_bytes  of `out`: count x height x width x channels x element size are needed
- * @param cuda_stream  on a GPU: what the kernel is enqueued on; else NULL
+ * @param cuda_stream  for a GPU: what the kernel is enqueued on; else NULL
  * @return FEEDD_E_ARGUMENT (what makes no sense), FEEDD_E_LIMIT (out_bytes is too small), FEEDD_E_STATE (the batch is
- * not held, or the stream is being captured into a CUDA graph: replays would read what lies in the slot by then),
- * FEEDD_E_DEVICE */
+ * not held, the daemon has normalised it already (schema.normalize), or the stream is being captured into a CUDA graph:
+ * replays would read what lies in the slot by then), FEEDD_E_DEVICE, FEEDD_E_MEMORY */
 int feedd_normalize(const struct feedd_batch *batch, uint32_t field, const struct feedd_normalize_options *options,
                     void *out, size_t out_bytes, struct CUstream_st *cuda_stream, struct feedd_error *err);
 

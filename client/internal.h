@@ -1,6 +1,6 @@
-/* internal.h - what the files of libfeedd share: the connection (client.c), what goes over it (stream.c, verify.c),
- * tensors that are lent (dlpack.c), and the thread that gives batches back when a GPU has got there, or the last tensor
- * is gone (releaser.c).
+/* internal.h - what the files of libfeedd share: the connection (client.c), what goes over it (open.c, stream.c,
+ * verify.c), the memory that batches are in (map.c), tensors that are lent (dlpack.c), and the thread that gives
+ * batches back when a GPU has got there, or the last tensor is gone (releaser.c).
  *
  * Threads: all is the caller's, but for what is said to be under client->lock. */
 #ifndef FEEDD_INTERNAL_H
@@ -20,7 +20,7 @@
 /* Defined here and not in feedd.h: callers need no attributes. */
 #define FEEDD_API __attribute__((visibility("default")))
 
-/* absent -> ready -> held -> absent, on a GPU by way of returning; when lent: held -> lent -> returning -> absent. */
+/* absent -> ready -> held -> absent, for a GPU by way of returning; when lent: held -> lent -> returning -> absent. */
 enum batch_state {
     BATCH_ABSENT,   /* the daemon's */
     BATCH_READY,    /* announced */
@@ -38,11 +38,11 @@ struct feedd_batch {
     _Atomic int state; /* enum batch_state */
     uint64_t seq;      /* the daemon's */
     uint32_t count;    /* samples: as in the record, checked */
-    /* On a GPU: where its readers stood. Made once a slot; the first mark_count count. */
+    /* For a GPU: where its readers stood. Made once a slot; the first mark_count count. */
     struct device_mark *marks[BATCH_STREAMS];
     uint32_t mark_count;
     /* Under the lock, but when it is the releaser's: */
-    struct CUstream_st *streams[BATCH_STREAMS]; /* on a GPU: those that read what is lent, and aren't marked yet */
+    struct CUstream_st *streams[BATCH_STREAMS]; /* for a GPU: those that read what is lent, and aren't marked yet */
     uint32_t stream_count;
     uint32_t tensors; /* that are lent */
     struct feedd_batch *returning_next;
@@ -56,8 +56,11 @@ struct ring_map {
     struct slot_layout layout;
     uint32_t depth, number; /* slots; of the stream on its connection */
     uint64_t generation;    /* which connection that is */
-    uint8_t *ring, *meta;   /* read-only mappings; ring may be in the memory of a GPU */
-    void *opened;           /* on a GPU: what `ring` lies in */
+    bool for_gpu;           /* a GPU reads the batches: what is given back waits until it has done so */
+    bool on_host;           /* `ring` is host memory, with for_gpu registered with that GPU; else in the GPU's memory */
+    uint8_t *ring, *meta;   /* read-only mappings */
+    void *opened;           /* in a GPU's memory: what `ring` lies in */
+    uint64_t import_bytes;  /* transport "fd": of `opened`; 0: it was opened by CUDA IPC */
     size_t ring_bytes, meta_bytes;
     struct feedd_batch *batches; /* depth */
     uint32_t *ready;             /* slots announced and not handed out, in order: a ring of depth entries */
@@ -73,20 +76,25 @@ struct ring_map {
     uint64_t shown_seq;     /* what callers see = seq + shown_seq (modulo 2^64) */
 };
 
-/* opening -> open -> lost -> opening. */
+/* How batches for a GPU get to this process, best first. */
+enum transport { TRANSPORT_IPC, TRANSPORT_FD, TRANSPORT_HOST, TRANSPORT_COUNT };
+
+/* opening -> attaching -> open -> lost -> opening; opening, attaching -> opening, where another transport is tried. */
 enum stream_state {
-    STREAM_OPENING, /* OPEN was sent */
+    STREAM_OPENING,   /* OPEN was sent */
+    STREAM_ATTACHING, /* ATTACH was sent, and has to be confirmed */
     STREAM_OPEN,
     STREAM_LOST /* the connection it was open on has gone */
 };
 
 struct feedd_stream {
     struct feedd_client *client;
-    struct feedd_stream *next;         /* of the client's streams */
-    int state;                         /* enum stream_state */
-    uint32_t request;                  /* of the OPEN under way */
-    uint32_t number;                   /* on the connection; 0: none yet */
-    struct feedd_open_options options; /* as asked for; its strings are ours */
+    struct feedd_stream *next;             /* of the client's streams */
+    int state;                             /* enum stream_state */
+    uint32_t request;                      /* of the OPEN under way */
+    uint32_t number;                       /* on the connection; 0: none yet */
+    struct feedd_open_options options;     /* as asked for; its strings are ours */
+    struct feedd_normalize_options output; /* that options.output points to, unless that is NULL */
     char *source;
     bool shown; /* schema is filled: by the first opening, constant then */
     struct feedd_schema schema;
@@ -98,14 +106,17 @@ struct feedd_stream {
     struct ring_map *map; /* the newest */
     struct device device; /* that was asked for, or ordinal -1; where it is optional the daemon may choose the host */
     bool device_optional; /* "auto" */
-    char device_reason[256]; /* why "auto" found none */
-    struct token token;      /* after the batch handed out last */
-    bool dropping;           /* after opening again: batches may come that the caller has had */
-    uint64_t incarnation;    /* of the group */
-    uint64_t content;        /* as the daemon hashes it: transform and error policy */
-    uint32_t members;        /* as last told */
-    bool started;            /* batches have been announced since the stream was opened first */
-    uint64_t last_seq;       /* as shown, of the batch handed out last */
+    char device_reason[256];        /* why "auto" found none */
+    uint32_t transports;            /* until it is open: those that may be tried, 1 << enum transport */
+    char transport_reason[256];     /* why others that were asked for are not among them */
+    struct device_scratch *scratch; /* of feedd_normalize(), where batches are in host memory for a GPU */
+    struct token token;             /* after the batch handed out last */
+    bool dropping;                  /* after opening again: batches may come that the caller has had */
+    uint64_t incarnation;           /* of the group */
+    uint64_t content;               /* as the daemon hashes it: transform and error policy */
+    uint32_t members;               /* as last told */
+    bool started;                   /* batches have been announced since the stream was opened first */
+    uint64_t last_seq;              /* as shown, of the batch handed out last */
     uint64_t batches_taken, samples_taken, wait_ns;
     uint32_t reconnects;
     bool ended;
@@ -165,9 +176,27 @@ int client_take_report(struct feedd_client *client, char **out, struct feedd_err
 /* Connects again, once. @return 0: every stream is lost and can be opened again; else the daemon isn't back */
 int client_reconnect(struct feedd_client *client, struct feedd_error *err);
 
+/* Sends OPEN: as the caller asked, or for a stream that was lost, as it was. */
+int open_send(struct feedd_stream *stream, struct feedd_error *err);
+
+/* The rings that the daemon has answered OPEN with: their books and records, not yet the memory that batches are in.
+ * @return 0 and *out, owned by the caller; FEEDD_E_PROTOCOL, FEEDD_E_MEMORY */
+int map_new(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+            struct ring_map **out, struct feedd_error *err);
+/* Maps that memory, by the transport that was answered, and reads what proves it.
+ * @return 0 and *nonce; FEEDD_E_PROTOCOL; FEEDD_E_MEMORY, FEEDD_E_DEVICE: this process can't map it so */
+int map_data(struct ring_map *map, const Feedd__Stream *answer, const struct wire_packet *packet, uint64_t *nonce,
+             struct feedd_error *err);
+void map_free(struct ring_map *map);
+/* Unmaps older rings of a stream of which nothing is held, lent, or on its way back. */
+void map_drop_older(struct feedd_stream *stream);
+
 /* From client.c: what the daemon says about a stream. @return FEEDD_E_PROTOCOL when it makes no sense */
-int stream_opened(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
+int open_answered(struct feedd_stream *stream, const Feedd__Stream *answer, const struct wire_packet *packet,
                   struct feedd_error *err);
+void open_confirmed(struct feedd_stream *stream); /* by whatever comes for a stream that is attached */
+/* The stream has failed, unless it can be opened in another way. @return 0, or why the connection is broken */
+int open_failed(struct feedd_stream *stream, int status, const char *message, struct feedd_error *err);
 int stream_ready(struct feedd_stream *stream, const Feedd__Ready *ready, struct feedd_error *err);
 void stream_failed(struct feedd_stream *stream, int status, const char *message);
 /* Something has changed that feedd_stream_fd() tells of. */
@@ -180,7 +209,7 @@ void stream_reap(struct feedd_client *client);
 /* Frees a client, its streams and its socket. */
 void client_free(struct feedd_client *client);
 
-/* Gives a batch on a GPU back when `stream` has got to where it stands now. Returns at once.
+/* Gives a batch for a GPU back when `stream` has got to where it stands now. Returns at once.
  * @return 0, and *idle where it has got there already: then the caller gives the batch back; FEEDD_E_STATE (the stream
  * is being captured), FEEDD_E_DEVICE, FEEDD_E_MEMORY: it is still held */
 int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct CUstream_st *stream, bool *idle,

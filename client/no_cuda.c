@@ -1,5 +1,5 @@
-/* no_cuda.c - in place of cuda.c where libfeedd is built without CUDA: no device is found, and so nothing else called.
- */
+/* no_cuda.c - in place of cuda.c where libfeedd is built without CUDA: no device is found, and so nothing else called
+ * but what frees nothing. */
 #include "device.h"
 #include "error.h"
 
@@ -24,6 +24,69 @@ void device_unmap(const struct device *device, void *base)
 {
     (void)device;
     (void)base;
+}
+
+int device_import(const struct device *device, int fd, uint64_t bytes, void **out, struct feedd_error *err)
+{
+    (void)device;
+    (void)fd;
+    (void)bytes;
+    (void)out;
+    return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
+}
+
+void device_unimport(const struct device *device, void *base, uint64_t bytes)
+{
+    (void)device;
+    (void)base;
+    (void)bytes;
+}
+
+int device_register(const struct device *device, const void *memory, size_t bytes, struct feedd_error *err)
+{
+    (void)device;
+    (void)memory;
+    (void)bytes;
+    return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
+}
+
+void device_unregister(const struct device *device, const void *memory)
+{
+    (void)device;
+    (void)memory;
+}
+
+int device_upload(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,
+                  struct feedd_error *err)
+{
+    (void)device;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    (void)stream;
+    return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
+}
+
+int device_scratch_normalize(const struct device *device, struct device_scratch **scratch, size_t scratch_bytes,
+                             const struct normalize_params *params, const uint8_t *in,
+                             const struct normalize_window *windows, void *out, struct CUstream_st *stream,
+                             struct feedd_error *err)
+{
+    (void)device;
+    (void)scratch;
+    (void)scratch_bytes;
+    (void)params;
+    (void)in;
+    (void)windows;
+    (void)out;
+    (void)stream;
+    return error_set(err, FEEDD_E_INTERNAL, "no CUDA");
+}
+
+void device_scratch_free(const struct device *device, struct device_scratch *scratch)
+{
+    (void)device;
+    (void)scratch;
 }
 
 int device_copy(const struct device *device, void *to, const void *from, size_t bytes, struct CUstream_st *stream,

@@ -1,7 +1,7 @@
-/* normalize.c - feedd_normalize(): the pixel kernels of kernels/ on a batch, by the CPU or by the GPU that holds it.
+/* normalize.c - feedd_normalize(): the pixel kernels of kernels/ on a batch, by the CPU or by the GPU that it is for.
  *
- * What can fail: only what the caller asks for; it is checked in full before a byte is written. Thread-safe for
- * different outputs, also on one batch. */
+ * What can fail: what the caller asks for, which is checked in full before a byte is written; CUDA. Threads: one at a
+ * time (feedd.h). */
 #include "normalize.h"
 
 #include <string.h>
@@ -34,7 +34,9 @@ FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
                               struct CUstream_st *cuda_stream, struct feedd_error *err)
 {
     struct feedd_view view;
-    int status = client_check(batch->map->stream->client, err);
+    const struct ring_map *map = batch->map;
+    struct feedd_stream *stream = map->stream;
+    int status = client_check(stream->client, err);
     if (status == FEEDD_E_FORK)
         return status;
     if (options->size != sizeof(*options))
@@ -43,6 +45,11 @@ FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
                          sizeof(*options));
     if (batch->state != BATCH_HELD)
         return error_set(err, FEEDD_E_STATE, "a batch that is not held is normalised");
+    if (field == 0 && stream->schema.normalize != FEEDD_NORMALIZE_CLIENT)
+        return error_set(
+            err, FEEDD_E_STATE,
+            "field 0 is %s already: the stream was opened with normalize = %s; feedd_batch_copy() takes it",
+            dtype_name(stream->schema.fields[0].dtype), normalize_mode_name(stream->schema.normalize));
     if (feedd_batch_view(batch, field, &view) != 0 || view.dtype != FEEDD_U8 || view.ndim != 4)
         return error_set(err, FEEDD_E_ARGUMENT, "field %u is not a uint8 image", field);
     struct normalize_params params = {.batch = (uint32_t)view.shape[0],
@@ -66,8 +73,11 @@ FEEDD_API int feedd_normalize(const struct feedd_batch *batch, uint32_t field,
         return error_set(err, FEEDD_E_LIMIT, "an output of %zu bytes; %zu are needed", out_bytes,
                          normalize_bytes(&params));
     const struct normalize_window *windows = (const struct normalize_window *)options->windows;
-    if (batch->map->opened != NULL)
-        return device_normalize(&batch->map->stream->device, &params, view.data, windows, out, cuda_stream, err);
+    if (map->for_gpu && map->on_host)
+        return device_scratch_normalize(&stream->device, &stream->scratch, map->layout.slot_bytes, &params, view.data,
+                                        windows, out, cuda_stream, err);
+    if (map->for_gpu)
+        return device_normalize(&stream->device, &params, view.data, windows, out, cuda_stream, err);
     normalize_host(&params, view.data, windows, out);
     return 0;
 }

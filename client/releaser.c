@@ -3,9 +3,9 @@
  *
  * Happy path: feedd_release() marks where the caller's stream stands and returns -> the thread sleeps until the oldest
  * mark is passed, takes every other one that is, and sends RELEASE for all of them. A stream that has nothing to do is
- * found out at once, and the batch given back as one in host memory is. A batch that is lent comes when its last tensor
+ * found out at once, and the batch given back as one without a GPU is. A batch that is lent comes when its last tensor
  * is deleted; the thread marks the streams that read it by then, which waits for more than is needed, never for less,
- * and keeps the deleter from calling CUDA. In host memory there is nothing to wait for.
+ * and keeps the deleter from calling CUDA. Without a GPU there is nothing to wait for.
  * A client that is closed while something is lent is the thread's from then on: it closes and frees it in the end.
  * What can fail: the connection. Then nobody is there to be told, and the caller's next call finds out. A GPU that has
  * failed passes every mark.
@@ -206,7 +206,7 @@ int releaser_add(struct feedd_client *client, struct feedd_batch *batch, struct 
 /* Under the lock. */
 static int record(struct feedd_batch *batch, struct CUstream_st *stream, struct feedd_error *err)
 {
-    if (batch->map->opened == NULL) /* in host memory who reads has read when it deletes its tensor */
+    if (!batch->map->for_gpu) /* who reads on the CPU has read when it deletes its tensor */
         return 0;
     for (uint32_t i = 0; i < batch->stream_count; i++)
         if (batch->streams[i] == stream)
@@ -227,7 +227,7 @@ int releaser_lend(struct feedd_client *client, struct feedd_batch *batch, struct
         return status;
     client->lending = true;
     pthread_mutex_lock(&client->lock);
-    status = record(batch, stream, err);
+    status = batch->map->on_host ? 0 : record(batch, stream, err); /* a tensor in host memory is the CPU's to read */
     batch->tensors += status == 0;
     client->tensors += status == 0;
     pthread_mutex_unlock(&client->lock);

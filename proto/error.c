@@ -93,11 +93,12 @@ const char *error_status_name(int status)
 }
 
 static const struct {
-    const char *name;
+    const char *name, *long_name;
     uint32_t bytes;
 } dtypes[] = {
-    [FEEDD_U8] = {"u8", 1},   [FEEDD_I8] = {"i8", 1},   [FEEDD_F16] = {"f16", 2}, [FEEDD_BF16] = {"bf16", 2},
-    [FEEDD_F32] = {"f32", 4}, [FEEDD_I32] = {"i32", 4}, [FEEDD_I64] = {"i64", 8},
+    [FEEDD_U8] = {"u8", "uint8", 1},        [FEEDD_I8] = {"i8", "int8", 1},      [FEEDD_F16] = {"f16", "float16", 2},
+    [FEEDD_BF16] = {"bf16", "bfloat16", 2}, [FEEDD_F32] = {"f32", "float32", 4}, [FEEDD_I32] = {"i32", "int32", 4},
+    [FEEDD_I64] = {"i64", "int64", 8},
 };
 static const char *const orders[] = {[FEEDD_ORDER_SEQUENTIAL] = "sequential", [FEEDD_ORDER_SHUFFLE] = "shuffle"};
 static const char *const tails[] = {
@@ -108,6 +109,8 @@ static const char *const joins[] = {
     [FEEDD_JOIN_NOW] = "now", [FEEDD_JOIN_GATE] = "gate", [FEEDD_JOIN_NEXT_EPOCH] = "next-epoch"};
 static const char *const on_errors[] = {
     [FEEDD_ON_ERROR_SUBSTITUTE] = "substitute", [FEEDD_ON_ERROR_ZERO] = "zero", [FEEDD_ON_ERROR_FAIL] = "fail"};
+static const char *const normalize_modes[] = {
+    [FEEDD_NORMALIZE_CLIENT] = "client", [FEEDD_NORMALIZE_DAEMON] = "daemon", [FEEDD_NORMALIZE_CPU] = "cpu"};
 
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
@@ -119,6 +122,16 @@ const char *dtype_name(int dtype)
 uint32_t dtype_bytes(int dtype)
 {
     return dtype > 0 && dtype < COUNT(dtypes) ? dtypes[dtype].bytes : 0;
+}
+
+int dtype_parse(const char *name, int *dtype)
+{
+    for (int i = 1; i < COUNT(dtypes); i++)
+        if (strcmp(dtypes[i].name, name) == 0 || strcmp(dtypes[i].long_name, name) == 0) {
+            *dtype = i;
+            return 0;
+        }
+    return FEEDD_E_ARGUMENT;
 }
 
 static int parse_name(const char *const *names, int count, const char *name, int *value)
@@ -179,4 +192,14 @@ const char *on_error_name(int on_error)
 int on_error_parse(const char *name, int *on_error)
 {
     return parse_name(on_errors, COUNT(on_errors), name, on_error);
+}
+
+const char *normalize_mode_name(int mode)
+{
+    return mode > 0 && mode < COUNT(normalize_modes) ? normalize_modes[mode] : NULL;
+}
+
+int normalize_mode_parse(const char *name, int *mode)
+{
+    return parse_name(normalize_modes, COUNT(normalize_modes), name, mode);
 }

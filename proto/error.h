@@ -14,7 +14,8 @@ const char *error_status_name(int status);
 
 /* Names as users write them ("u8", "shuffle", "drop"), and back: 0 or FEEDD_E_ARGUMENT. NULL for an unknown value. */
 const char *dtype_name(int dtype);
-uint32_t dtype_bytes(int dtype); /* bytes of one element, 0 for an unknown dtype */
+uint32_t dtype_bytes(int dtype);               /* bytes of one element, 0 for an unknown dtype */
+int dtype_parse(const char *name, int *dtype); /* also "float32", "uint8", ...: as NumPy and PyTorch have them */
 const char *order_name(int order);
 int order_parse(const char *name, int *order);
 const char *tail_name(int tail);
@@ -25,5 +26,7 @@ const char *join_name(int join);
 int join_parse(const char *name, int *join);
 const char *on_error_name(int on_error);
 int on_error_parse(const char *name, int *on_error);
+const char *normalize_mode_name(int mode);
+int normalize_mode_parse(const char *name, int *mode);
 
 #endif

@@ -85,6 +85,13 @@ enum feedd_on_error {
     FEEDD_ON_ERROR_FAIL = 3        /* end */
 };
 
+/* Who makes of uint8 pixels what a network reads. */
+enum feedd_normalize_mode {
+    FEEDD_NORMALIZE_CLIENT = 1, /* slots hold uint8; the client's kernel does it, on the client's own stream */
+    FEEDD_NORMALIZE_DAEMON = 2, /* slots in a GPU's memory hold what the daemon's kernel made */
+    FEEDD_NORMALIZE_CPU = 3     /* slots hold what the daemon's workers made: the traditional way */
+};
+
 /* Flags of one sample of a batch. */
 enum feedd_sample_flag {
     FEEDD_SAMPLE_PADDING = 1 << 0,     /* fills up a batch; its position was or will be delivered elsewhere */

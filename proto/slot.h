@@ -70,7 +70,7 @@ int slot_layout_init(struct slot_layout *layout, struct feedd_error *err);
 uint64_t slot_ring_bytes(const struct slot_layout *layout, uint32_t depth);
 uint64_t slot_meta_bytes(const struct slot_layout *layout, uint32_t depth);
 
-/* The depth rule: clamp(64 MiB / slot bytes, 4, 64). */
+/* The depth rule: clamp(64 MiB / slot bytes, 4, 64); of the larger ones where slots on the host and on GPUs differ. */
 uint32_t slot_depth_rule(uint64_t slot_bytes);
 
 /* Bytes of a slot that `count` samples use: the end of the last field. */

@@ -1,11 +1,14 @@
 /* cat.c - feedctl cat: reads a stream as a trainer does and prints each batch, to look inside and to compare.
  *
  * One line a batch: epoch, seq, position, count, valid, a digest of every field (XXH3, 64 bits, of the bytes of all
- * samples in order), then sample indices and, where there are any, flags. At the end the rate and the resume token.
- * With --json one object a line, the last one with "end". */
+ * samples in order), then sample indices and, where there are any, flags. At the end the rate, how batches came, and
+ * the resume token. With --json one object a line, the last one with "end". With an output (--dtype and what goes with
+ * it) the digest of the image is that of what a trainer computes with, whoever makes it: what this library's callers
+ * would make themselves is made here by the CPU, which gives the same bits. */
 #include <getopt.h>
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -16,10 +19,12 @@
 
 #include "error.h"
 #include "feedctl.h"
+#include "normalize.h"
 #include "token.h"
 
 struct cat_options {
     struct feedd_open_options open;
+    struct feedd_normalize_options output; /* that open.output points to, if there is one */
     const char *source;
     uint64_t batches;  /* 0: until the stream ends */
     uint64_t pause_ms; /* before each batch is given back */
@@ -61,6 +66,13 @@ static const char usage[] =
     "  --members N       of the group\n"
     "  --join J          now, gate (wait for all members; default with --members) or next-epoch\n"
     "  --device D        where the batches are: host (default), cuda, cuda:N, a GPU's UUID, or auto\n"
+    "  --transport T     how they get to a GPU: auto (default), ipc, fd, host\n"
+    "  --normalize M     who makes what is wanted: auto (default), client, daemon, cpu\n"
+    "  --dtype D         what is wanted: float32 (default, with any of these options), float16, bfloat16, int8, uint8\n"
+    "  --layout L        nchw (default) or nhwc\n"
+    "  --mean A,B,C      of each channel, or one for all: (x / scale - mean) / std\n"
+    "  --std A,B,C\n"
+    "  --scale S         255 (default): of what mean and std are given\n"
     "  --transform T     what is made of images, in place of what is configured: '{resize: 256, center_crop: 224}'\n"
     "  --reconnect       go on after a restart of the daemon\n"
     "  --pause MS        wait before each batch is given back, as a training step would\n"
@@ -70,6 +82,59 @@ static int bad_choice(const char *option, const char *text, const char *allowed)
 {
     fprintf(stderr, "feedctl: --%s %s: allowed are %s\n", option, text, allowed);
     return 2;
+}
+
+static bool parse_real(const char *text, char **end, double *out)
+{
+    *out = strtod(text, end);
+    return *end != text && isfinite(*out);
+}
+
+/* One number for all channels, or one for each. */
+static int parse_channels(const char *option, const char *text, double out[4])
+{
+    double values[4];
+    char *end;
+    const char *at = text;
+    size_t count = 0;
+    while (count < 4 && parse_real(at, &end, &values[count])) {
+        count++;
+        if (*end != ',')
+            break;
+        at = end + 1;
+    }
+    if (count == 0 || *end != '\0') {
+        fprintf(stderr, "feedctl: --%s %s: one number is right, or up to 4 with commas between them\n", option, text);
+        return 2;
+    }
+    for (size_t i = 0; i < 4; i++)
+        if (i < count || count == 1)
+            out[i] = values[count == 1 ? 0 : i];
+    return 0;
+}
+
+static int parse_scale(const char *text, double *out)
+{
+    char *end;
+    if (parse_real(text, &end, out) && *end == '\0')
+        return 0;
+    fprintf(stderr, "feedctl: --scale %s: a number is right\n", text);
+    return 2;
+}
+
+static int parse_normalize(const char *text, int32_t *out)
+{
+    int value = 0;
+    if (strcmp(text, "auto") != 0 && normalize_mode_parse(text, &value) != 0)
+        return bad_choice("normalize", text, "auto, client, daemon, cpu");
+    *out = value;
+    return 0;
+}
+
+static int parse_layout(const char *text, int32_t *nchw)
+{
+    *nchw = strcmp(text, "nchw") == 0;
+    return *nchw || strcmp(text, "nhwc") == 0 ? 0 : bad_choice("layout", text, "nchw, nhwc");
 }
 
 /* @return 0, 2 after saying what is wrong, -1 after help */
@@ -92,6 +157,13 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
         {"members", required_argument, NULL, 'M'},
         {"join", required_argument, NULL, 'J'},
         {"device", required_argument, NULL, 'D'},
+        {"transport", required_argument, NULL, 'p'},
+        {"normalize", required_argument, NULL, 'N'},
+        {"dtype", required_argument, NULL, 'y'},
+        {"layout", required_argument, NULL, 'l'},
+        {"mean", required_argument, NULL, 'm'},
+        {"std", required_argument, NULL, 'v'},
+        {"scale", required_argument, NULL, 'c'},
         {"transform", required_argument, NULL, 'T'},
         {"reconnect", no_argument, NULL, 'C'},
         {"pause", required_argument, NULL, 'P'},
@@ -103,6 +175,8 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
     uint64_t number = 0;
     int option, wrong = 0, value;
     while (wrong == 0 && (option = getopt_long(argc, argv, "h", options, NULL)) != -1) {
+        if (strchr("Nylmvc", option) != NULL) /* any of them asks for an output; the rest of it has defaults */
+            open->output = &cat->output;
         switch (option) {
         case 'n':
             wrong = parse_number("batches", optarg, 1, UINT64_MAX, &cat->batches);
@@ -171,6 +245,30 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
         case 'D':
             open->device = optarg;
             break;
+        case 'p':
+            open->transport = optarg;
+            break;
+        case 'N':
+            wrong = parse_normalize(optarg, &open->normalize);
+            break;
+        case 'y':
+            if (dtype_parse(optarg, &value) != 0)
+                wrong = bad_choice("dtype", optarg, "float32, float16, bfloat16, int8, uint8");
+            else
+                cat->output.dtype = value;
+            break;
+        case 'l':
+            wrong = parse_layout(optarg, &cat->output.nchw);
+            break;
+        case 'm':
+            wrong = parse_channels("mean", optarg, cat->output.mean);
+            break;
+        case 'v':
+            wrong = parse_channels("std", optarg, cat->output.std);
+            break;
+        case 'c':
+            wrong = parse_scale(optarg, &cat->output.scale);
+            break;
         case 'T':
             open->transform = optarg;
             break;
@@ -210,23 +308,59 @@ static int parse_options(int argc, char **argv, struct cat_options *cat)
     return 0;
 }
 
-/* The digest of one field, wherever it is. @return 0, or what feedd_batch_read() says */
+/* What a trainer makes of an image field itself. @return 0 and *out, to be freed; FEEDD_E_ARGUMENT, FEEDD_E_MEMORY */
+static int make_output(const struct feedd_normalize_options *output, const struct feedd_view *view, const void *pixels,
+                       void **out, size_t *out_bytes, struct feedd_error *err)
+{
+    struct normalize_params params = {.batch = (uint32_t)view->shape[0],
+                                      .in_height = (uint32_t)view->shape[1],
+                                      .in_width = (uint32_t)view->shape[2],
+                                      .channels = (uint32_t)view->shape[3],
+                                      .out_height = (uint32_t)view->shape[1],
+                                      .out_width = (uint32_t)view->shape[2],
+                                      .dtype = output->dtype,
+                                      .layout = output->nchw ? NORMALIZE_NCHW : NORMALIZE_NHWC,
+                                      .scale = output->scale};
+    memcpy(params.mean, output->mean, sizeof(params.mean));
+    memcpy(params.std, output->std, sizeof(params.std));
+    const char *wrong = normalize_check(&params);
+    if (wrong != NULL)
+        return error_set(err, FEEDD_E_ARGUMENT, "output: %s", wrong);
+    const size_t bytes = normalize_bytes(&params);
+    void *memory = malloc(bytes);
+    if (memory == NULL)
+        return error_set(err, FEEDD_E_MEMORY, "no memory for %zu bytes of a field", bytes);
+    normalize_host(&params, pixels, NULL, memory);
+    *out = memory;
+    *out_bytes = bytes;
+    return 0;
+}
+
+/* The digest of one field, wherever it is, as it is or as it is wanted.
+ * @param output  what is to be made of it; NULL: nothing
+ * @return 0, or what feedd_batch_read() and make_output() say */
 static int digest_field(const struct feedd_schema *schema, const struct feedd_batch *batch, uint32_t field,
-                        uint64_t *digest, struct feedd_error *err)
+                        const struct feedd_normalize_options *output, uint64_t *digest, struct feedd_error *err)
 {
     struct feedd_view view;
+    void *read = NULL, *made = NULL;
+    int status = 0;
     feedd_batch_view(batch, field, &view);
-    if (schema->device[0] == '\0') {
-        *digest = XXH3_64bits(view.data, view.bytes);
-        return 0;
+    const void *bytes = view.data;
+    size_t byte_count = view.bytes;
+    if (!schema->views_on_host) {
+        bytes = read = malloc(byte_count);
+        status = read == NULL ? error_set(err, FEEDD_E_MEMORY, "no memory for %zu bytes of a field", byte_count)
+                              : feedd_batch_read(batch, field, read, byte_count, err);
     }
-    void *bytes = malloc(view.bytes);
-    if (bytes == NULL)
-        return error_set(err, FEEDD_E_MEMORY, "no memory for %" PRIu64 " bytes of a field", view.bytes);
-    int status = feedd_batch_read(batch, field, bytes, view.bytes, err);
+    if (status == 0 && output != NULL) {
+        status = make_output(output, &view, bytes, &made, &byte_count, err);
+        bytes = made;
+    }
     if (status == 0)
-        *digest = XXH3_64bits(bytes, view.bytes);
-    free(bytes);
+        *digest = XXH3_64bits(bytes, byte_count);
+    free(read);
+    free(made);
     return status;
 }
 
@@ -284,6 +418,9 @@ static int read_batches(struct feedd_stream *stream, const struct cat_options *c
                         struct feedd_error *err)
 {
     const struct feedd_schema *schema = feedd_stream_schema(stream);
+    const struct feedd_field *first = &schema->fields[0];
+    const bool to_make = cat->open.output != NULL && schema->normalize == FEEDD_NORMALIZE_CLIENT &&
+                         first->dtype == FEEDD_U8 && first->ndim == 3;
     double began = seconds_now();
     int status = 0;
     while (!interrupted && (cat->batches == 0 || sum->batches < cat->batches)) {
@@ -297,7 +434,7 @@ static int read_batches(struct feedd_stream *stream, const struct cat_options *c
         uint64_t digests[FEEDD_MAX_FIELDS];
         feedd_batch_info(batch, &info);
         for (uint32_t i = 0; status == 0 && i < schema->field_count; i++)
-            status = digest_field(schema, batch, i, &digests[i], err);
+            status = digest_field(schema, batch, i, i == 0 && to_make ? &cat->output : NULL, &digests[i], err);
         if (status != 0)
             break;
         if (cat->json)
@@ -323,22 +460,27 @@ static int read_batches(struct feedd_stream *stream, const struct cat_options *c
 static void print_sum(struct feedd_stream *stream, const struct cat_options *cat, const struct cat_sum *sum)
 {
     char token[FEEDD_TOKEN_TEXT];
+    const struct feedd_schema *schema = feedd_stream_schema(stream);
+    const char *normalize = normalize_mode_name(schema->normalize);
     feedd_stream_token(stream, token);
     double rate = sum->seconds > 0 ? (double)sum->samples / sum->seconds : 0;
     if (cat->json) {
-        print_json_line(json_pack("{s:b, s:I, s:I, s:f, s:f, s:s}", "end", 1, "batches", (json_int_t)sum->batches,
-                                  "samples", (json_int_t)sum->samples, "seconds", sum->seconds, "samples_per_s", rate,
-                                  "token", token));
+        print_json_line(json_pack("{s:b, s:I, s:I, s:f, s:f, s:s, s:s, s:s?, s:s, s:s}", "end", 1, "batches",
+                                  (json_int_t)sum->batches, "samples", (json_int_t)sum->samples, "seconds",
+                                  sum->seconds, "samples_per_s", rate, "token", token, "transport", schema->transport,
+                                  "device", schema->device[0] != '\0' ? schema->device : NULL, "normalize", normalize,
+                                  "mode_reason", schema->mode_reason));
         return;
     }
-    printf("%" PRIu64 " batches, %" PRIu64 " samples in %.3f s: %.0f samples/s\ntoken %s\n", sum->batches, sum->samples,
-           sum->seconds, rate, token);
+    printf("%" PRIu64 " batches, %" PRIu64 " samples in %.3f s: %.0f samples/s\n"
+           "transport %s, normalize %s: %s\ntoken %s\n",
+           sum->batches, sum->samples, sum->seconds, rate, schema->transport, normalize, schema->mode_reason, token);
 }
 
 int command_cat(const char *name, const char *socket_path, int argc, char **argv)
 {
     (void)name;
-    struct cat_options cat = {.open = FEEDD_OPEN_OPTIONS_INIT};
+    struct cat_options cat = {.open = FEEDD_OPEN_OPTIONS_INIT, .output = FEEDD_NORMALIZE_OPTIONS_INIT};
     int wrong = parse_options(argc, argv, &cat);
     if (wrong != 0)
         return wrong == -1 ? 0 : wrong;

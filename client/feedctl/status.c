@@ -71,6 +71,50 @@ static void print_datasets(const json_t *report)
     }
 }
 
+/* "0.485, 0.456, 0.406": as few digits as tell. */
+static const char *number_list(const json_t *values, char text[80])
+{
+    size_t i, used = 0;
+    const json_t *value;
+    text[0] = '\0';
+    json_array_foreach (values, i, value)
+        if (used < 80)
+            used += (size_t)snprintf(text + used, 80 - used, "%s%.5g", i > 0 ? ", " : "", json_number_value(value));
+    return text;
+}
+
+/* Who normalises, and what comes of it where that isn't the client's own business. */
+static void print_output(const json_t *stream)
+{
+    const json_t *output = json_object_get(stream, "output");
+    char mean[80], std[80];
+    printf("       %s\n", string_at(stream, "normalize_reason"));
+    if (!json_is_object(output))
+        return;
+    printf("       %s %s", string_at(output, "dtype"), string_at(output, "layout"));
+    if (json_array_size(json_object_get(output, "mean")) > 0)
+        printf(", mean %s, std %s, scale %.5g", number_list(json_object_get(output, "mean"), mean),
+               number_list(json_object_get(output, "std"), std), number_at(output, "scale"));
+    putchar('\n');
+}
+
+/* Where batches are, for how many members, and why by that transport. */
+static void print_sites(const json_t *stream)
+{
+    size_t i;
+    const json_t *site;
+    json_array_foreach (json_object_get(stream, "sites"), i, site) {
+        const bool on_gpu = json_is_string(json_object_get(site, "device"));
+        const bool open = strcmp(string_at(site, "state"), "open") == 0;
+        printf("       %s%s%s, members %lld, ready %lld/%lld%s%s\n", on_gpu ? string_at(site, "device") : "host memory",
+               on_gpu ? " by " : "", on_gpu ? string_at(site, "transport") : "", integer_at(site, "members"),
+               integer_at(site, "ready"), integer_at(stream, "depth"), open ? "" : ", ",
+               open ? "" : string_at(site, "state"));
+        if (json_is_string(json_object_get(site, "reason")))
+            printf("         %s\n", string_at(site, "reason"));
+    }
+}
+
 static void print_streams(const json_t *report)
 {
     const json_t *streams = json_object_get(report, "streams");
@@ -92,9 +136,8 @@ static void print_streams(const json_t *report)
                number_at(stream, "workers_mean"), rank);
         const json_t *bottleneck = json_object_get(stream, "bottleneck");
         printf("       %s: %s\n", string_at(bottleneck, "stage"), string_at(bottleneck, "text"));
-        bool on_gpu = json_is_string(json_object_get(stream, "device"));
-        printf("       %s%s%s, normalised by the client: %s\n", on_gpu ? string_at(stream, "device") : "host memory",
-               on_gpu ? " by " : "", on_gpu ? string_at(stream, "transport") : "", string_at(stream, "mode_reason"));
+        print_output(stream);
+        print_sites(stream);
     }
 }
 

@@ -7,9 +7,31 @@
 
 #define SLAB_ALIGN (2ull << 20)
 
-uint64_t gpu_slab_bytes(const struct slot_layout *layout, uint32_t depth)
+static uint64_t round_up(uint64_t bytes)
 {
-    return (slot_ring_bytes(layout, depth) + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
+    return (bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
+}
+
+uint64_t gpu_slab_bytes(const struct ring_spec *spec)
+{
+    return round_up(slot_ring_bytes(&spec->layout, spec->staging->depth));
+}
+
+uint64_t gpu_scratch_stride(const struct ring_spec *spec)
+{
+    const struct slot_layout *layout = &spec->staging->layout;
+    uint64_t image_bytes = layout->fields[0].sample_bytes * layout->batch_size;
+    return (image_bytes + SLOT_ALIGN - 1) / SLOT_ALIGN * SLOT_ALIGN;
+}
+
+uint64_t gpu_scratch_bytes(const struct ring_spec *spec)
+{
+    return spec->normalize ? round_up(GPU_SCRATCH_IMAGES * gpu_scratch_stride(spec)) : 0;
+}
+
+uint64_t gpu_ring_bytes(const struct ring_spec *spec)
+{
+    return gpu_slab_bytes(spec) + gpu_scratch_bytes(spec);
 }
 
 struct gpu *gpus_find(const struct gpus *gpus, const char *uuid, struct feedd_error *err)

@@ -118,8 +118,7 @@ static int fill_one(struct batch *batch, uint32_t i, uint8_t *slot, struct sampl
             status = substitute(stream, scratch, &place, err);
         } else if (stream->spec.on_error == FEEDD_ON_ERROR_ZERO) {
             batch->flags[i] |= FEEDD_SAMPLE_ZEROED;
-            sample_zero(&stream->plan, &place);
-            status = 0;
+            status = sample_zero(&stream->plan, scratch, &place, err);
         }
     }
     batch->index[i] = (int64_t)place.index;
@@ -132,7 +131,7 @@ void batch_fill(struct batch *batch, uint32_t first, uint32_t count, uint64_t no
     uint64_t unset = 0;
     atomic_compare_exchange_strong_explicit(&batch->first_job_ns, &unset, now_ns, memory_order_relaxed,
                                             memory_order_relaxed);
-    uint8_t *slot = stream->ring->staging + batch->staging * stream->plan.layout.slot_bytes;
+    uint8_t *slot = stream->staging->memory + batch->staging * stream->plan.layout.slot_bytes;
     struct sample_times *times = sample_times(scratch);
     *times = (struct sample_times){0};
     for (uint32_t i = first; i < first + count; i++) {

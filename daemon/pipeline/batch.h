@@ -1,9 +1,9 @@
 /* batch.h - one batch from reservation to release, and its two lifetimes.
  *
- * A batch is made in a *staging* slot (host memory that workers write) and delivered in a *placement* (memory that
- * clients map). Staging is free again when its last copy has ended, a placement when its last lease has: so a batch
- * that a client keeps doesn't stop decoding. On the host backend both are one memory, and staging i stays taken
- * until placement i is free.
+ * A batch is made in a *staging* slot (host memory that workers write) and delivered in *placements* (memory that
+ * clients map), one at each site of its stream (site.h). Staging is free again when its last copy has ended, a
+ * placement when its last lease has: so a batch that a client keeps doesn't stop decoding. At the site on the host both
+ * are one memory, and staging i stays taken until placement i is free, too.
  *
  * Threads: the loop moves states and owns everything here, except what batch_fill() touches on workers: the cells and
  * indices of its own run, and the atomics. */
@@ -13,7 +13,7 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
-#include "backend.h"
+#include "feedd_types.h"
 #include "inbox.h"
 #include "sampler.h"
 #include "state.h"
@@ -26,7 +26,7 @@ enum batch_state {
     BATCH_FREE,    /* nobody's */
     BATCH_FILLING, /* workers write it */
     BATCH_FILLED,  /* complete; waits for the batches before it, or for a placement */
-    BATCH_PLACED,  /* being copied, or (host) published in place */
+    BATCH_PLACED,  /* being copied, or published where it was made */
     BATCH_FAILED   /* a sample failed beyond what the stream tolerates */
 };
 extern const struct sm_state batch_states[];
@@ -51,8 +51,7 @@ struct batch {
     int64_t *index;             /* of each sample; batch_size of them, owned by the stream */
     uint32_t *flags;
     struct inbox_item filled;
-    struct ring_copy copy;
-    uint32_t placement; /* while placed */
+    uint32_t holds; /* while placed: copies under way, and its placement on the host: what needs the staging slot */
 };
 
 /* free -> copying -> ready -> free. */

@@ -2,10 +2,13 @@
  *
  * Happy path: join -> opened -> attached -> (gate, next epoch) -> publish: a lease a member -> the server takes what is
  * ready -> release -> leave.
- * What can fail: the stream, the gate (every member is told, and leaves). A member's death is its leave.
+ * What can fail: the stream, the gate (every member is told, and leaves), a site (its members are, and leave). A
+ * member's death is its leave.
  * No two members can wait for each other: nobody asks for a batch while it holds one that is depth - 1 older
- * (FEEDD_E_LEASES in the library), so what all of them hold lies among the depth - 1 batches before the next one, and
- * one slot is free for that. */
+ * (FEEDD_E_LEASES in the library), so what all of them hold lies among the depth - 1 batches before the next one. Every
+ * site has depth placements and only these batches in them, so that one is free at each for the next batch; and one
+ * staging slot is free to make it in, since staging is held by copies, which end by themselves, and by leases at the
+ * site on the host. */
 #include "group.h"
 
 #include <stdio.h>
@@ -16,7 +19,6 @@
 #include "clock.h"
 #include "ensure.h"
 #include "error.h"
-#include "gpu.h"
 #include "log.h"
 #include "pipeline.h"
 #include "stream.h"
@@ -51,29 +53,46 @@ static const char *selection_name(const struct stream_spec *spec)
     return name != NULL ? name : "all of the dataset";
 }
 
-static const char *memory_name(const struct stream_spec *spec)
-{
-    return spec->gpu != NULL ? spec->gpu->uuid : "host memory";
-}
-
 static const char *field_text(const struct transform_field *field, char buffer[32])
 {
     snprintf(buffer, 32, "%.10g", field->value);
     return field->word != NULL ? field->word : buffer;
 }
 
-static int check_equal_transform(const char *group, const struct transform_spec *its,
-                                 const struct transform_spec *asked, struct feedd_error *err)
+static int check_equal_fields(const char *group, const struct transform_field *is, const struct transform_field *want,
+                              int count, struct feedd_error *err)
 {
-    struct transform_field is[TRANSFORM_FIELDS], want[TRANSFORM_FIELDS];
     char buffers[2][32];
-    transform_list(its, is);
-    transform_list(asked, want);
-    for (int i = 0; i < TRANSFORM_FIELDS; i++)
+    for (int i = 0; i < count; i++)
         if (is[i].value != want[i].value)
             return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has %s %s, and %s was asked for", group, is[i].name,
                              field_text(&is[i], buffers[0]), field_text(&want[i], buffers[1]));
     return 0;
+}
+
+static int check_equal_transform(const char *group, const struct transform_spec *its,
+                                 const struct transform_spec *asked, struct feedd_error *err)
+{
+    struct transform_field is[TRANSFORM_FIELDS], want[TRANSFORM_FIELDS];
+    transform_list(its, is);
+    transform_list(asked, want);
+    return check_equal_fields(group, is, want, TRANSFORM_FIELDS, err);
+}
+
+/* What slots hold. Which mean and std count is known once the stream is planned. */
+static int check_equal_output(const struct group *group, const struct output_spec *asked, struct feedd_error *err)
+{
+    struct transform_field is[OUTPUT_FIELDS], want[OUTPUT_FIELDS];
+    struct output_spec its = group->spec.stream.output, settled = *asked;
+    uint32_t channels = NORMALIZE_CHANNELS_MAX;
+    if (group->stream != NULL && stream_is_open(group->stream)) {
+        channels = group->stream->plan.channels;
+        its = group->stream->plan.output;
+        output_settle(&settled, channels);
+    }
+    output_list(&its, channels, is);
+    output_list(&settled, channels, want);
+    return check_equal_fields(group->spec.name, is, want, OUTPUT_FIELDS, err);
 }
 
 /* What a member of a group has to share with the others, and how to say it. */
@@ -95,9 +114,6 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         {"members", group->spec.members, asked->members},
         {"on_error", (uint64_t)is->on_error, (uint64_t)want->on_error},
     };
-    if (is->gpu != want->gpu)
-        return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has its batches in %s, and %s was asked for", asked->name,
-                         memory_name(is), memory_name(want));
     if (is->selection != want->selection)
         return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has split %s, and %s was asked for", asked->name,
                          selection_name(is), selection_name(want));
@@ -114,7 +130,8 @@ static int check_equal(const struct group *group, const struct group_spec *asked
         if (numbers[i].is != numbers[i].want)
             return error_set(err, FEEDD_E_ARGUMENT, "group '%s' has %s %llu, and %llu was asked for", asked->name,
                              numbers[i].name, (unsigned long long)numbers[i].is, (unsigned long long)numbers[i].want);
-    return check_equal_transform(asked->name, &is->transform, &want->transform, err);
+    int status = check_equal_transform(asked->name, &is->transform, &want->transform, err);
+    return status == 0 ? check_equal_output(group, &want->output, err) : status;
 }
 
 /* Is position a of the order before b? */
@@ -169,6 +186,13 @@ static int check_place(const struct group *group, const struct group_spec *asked
                      (unsigned long long)its->start_position);
 }
 
+/* The member's site, once there is a stream. */
+static int take_site(struct member *member, struct feedd_error *err)
+{
+    member->site = site_join(member->group->stream, member->transport, member->gpu);
+    return member->site != NULL ? 0 : error_set(err, FEEDD_E_MEMORY, "no memory for a member's ring");
+}
+
 /* Opens the stream, behind a gate where members have to wait for each other. */
 static int start(struct group *group, struct feedd_error *err)
 {
@@ -186,7 +210,18 @@ static int start(struct group *group, struct feedd_error *err)
         group->gate_strict = true;
         group->deadline_ns = clock_ns() + spec->gate_timeout_ms * MS;
     }
-    return stream_open(group, &spec->stream, &group->stream, err);
+    int status = stream_open(group, &spec->stream, &group->stream, err);
+    if (status != 0)
+        return status;
+    list_each (node, after, &group->members) {
+        struct feedd_error no_site;
+        struct member *member = container_of(node, struct member, node);
+        if (take_site(member, &no_site) != 0) {
+            stream_fail(group->stream, &no_site); /* which tells all of them, later */
+            return 0;
+        }
+    }
+    return 0;
 }
 
 /* Room for the leases, once the depth is known. */
@@ -255,15 +290,39 @@ static void tell_count(struct group *group)
     }
 }
 
-/* A stream that is open already is announced later, not from within group_join(). */
+/* Members of a site that is open get their books, and are told. */
+static void tell_opened(struct group *group, const struct site *site)
+{
+    list_each (node, after, &group->members) {
+        struct member *member = container_of(node, struct member, node);
+        struct feedd_error err;
+        if (member->site != site || member->leases != NULL) /* told already */
+            continue;
+        if (member_books(member, &err) != 0)
+            member->on_event(member, MEMBER_FAILED, &err);
+        else
+            member->on_event(member, MEMBER_OPENED, NULL);
+    }
+}
+
+/* Who joins a stream that is open is told later, not from within group_join(); so is its site opened. */
 static void announce_open(struct inbox_item *item)
 {
     struct group *group = container_of(item, struct group, announce);
     group->announcing = false;
-    if (group->member_count == 0)
+    if (group->member_count == 0) {
         close_or_free(group);
-    else if (stream_is_open(group->stream) || group->stream->state == STREAM_ENDED) /* ended since the join */
-        group_opened(group);
+        return;
+    }
+    if (!stream_is_open(group->stream) && group->stream->state != STREAM_ENDED) /* ended since the join */
+        return;
+    stream_open_sites(group->stream);
+    list_each (node, after, &group->stream->sites) {
+        const struct site *site = container_of(node, struct site, node);
+        if (site->state == SITE_OPEN)
+            tell_opened(group, site);
+    }
+    tell_count(group);
 }
 
 int group_join(struct pipeline *pipeline, const struct group_spec *spec, member_event_fn *on_event, void *arg,
@@ -287,6 +346,8 @@ int group_join(struct pipeline *pipeline, const struct group_spec *spec, member_
     *member = (struct member){.group = group,
                               .on_event = on_event,
                               .arg = arg,
+                              .transport = spec->transport,
+                              .gpu = spec->gpu,
                               .state = MEMBER_JOINING,
                               .join = spec->started ? FEEDD_JOIN_NOW : spec->join};
     list_append(&group->members, &member->node);
@@ -304,10 +365,17 @@ int group_join(struct pipeline *pipeline, const struct group_spec *spec, member_
                 group_free(group);
             return status;
         }
-    } else if (!group->announcing) {
-        group->announcing = true;
-        group->announce.run = announce_open;
-        inbox_post(&pipeline->inbox, &group->announce);
+    } else {
+        int status = take_site(member, err);
+        if (status != 0) {
+            member_free(member);
+            return status;
+        }
+        if (!group->announcing) {
+            group->announcing = true;
+            group->announce.run = announce_open;
+            inbox_post(&pipeline->inbox, &group->announce);
+        }
     }
     *out = member;
     return 0;
@@ -345,11 +413,14 @@ void group_attach(struct member *member)
 {
     struct group *group = member->group;
     const struct stream *stream = group->stream;
-    bool mid_epoch = stream->stats.batches > 0 && stream->next_position != 0;
+    uint64_t epoch, position;
+    site_position(member->site, &epoch, &position);
+    bool mid_epoch = stream->next_place > 0 && position != 0;
     bool waits = group->gate_members > 0 || (member->join == FEEDD_JOIN_NEXT_EPOCH && mid_epoch);
     if (member->join == FEEDD_JOIN_NEXT_EPOCH && !mid_epoch)
         member->join = FEEDD_JOIN_NOW;
-    member->next_epoch = stream->next_epoch + 1;
+    member->next_epoch = epoch + 1;
+    site_attach(member->site);
     sm_move(member_states, &member->state, waits ? MEMBER_WAITING : MEMBER_ACTIVE);
     check_gate(group);
     stream_advance(group->stream); /* the first one that is attached sets the stream going */
@@ -383,14 +454,22 @@ void group_tick(struct group *group, uint64_t now_ns)
 
 /* ---- leaving ---- */
 
+/* Its site may close, but not while its leases are being ended, which needs the ring. */
+static void leave_site(struct member *member)
+{
+    if (member->site != NULL)
+        site_leave(member->site, member->state != MEMBER_JOINING);
+}
+
 void group_leave(struct member *member)
 {
     struct group *group = member->group;
     struct stream *stream = group->stream;
-    list_remove(&member->node); /* first: ending a lease may publish, and nothing shall go to this one any more */
+    list_remove(&member->node); /* first: nothing shall go to this one any more */
     if (group->member_count == 1) {
         /* The leases end with the ring. Ended one by one, their slots would be filled anew, under a client that may
          * still read them: one that feedd disconnects, or stops serving. */
+        leave_site(member);
         member_free(member);
         if (!group->announcing)
             close_or_free(group);
@@ -399,13 +478,16 @@ void group_leave(struct member *member)
     for (uint32_t slot = 0; member->lease_count > 0; slot++)
         if (member->leases[slot].state != LEASE_NONE) {
             member->lease_count--;
-            stream_lease_end(stream, slot);
+            site_lease_end(member->site, slot);
         }
+    leave_site(member);
     member_free(member);
     if (!group->gate_strict && group->gate_members > group->member_count)
         group->gate_members = group->member_count;
-    if (stream != NULL && stream_is_open(stream))
+    if (stream != NULL && stream_is_open(stream)) {
         check_gate(group);
+        stream_advance(stream);
+    }
     tell_count(group);
 }
 
@@ -436,16 +518,19 @@ int member_release(struct member *member, uint32_t slot, uint64_t seq, struct fe
     lease->state = LEASE_NONE;
     member->lease_count--;
     member->released++;
-    stream_lease_end(stream, slot);
+    site_lease_end(member->site, slot);
+    stream_advance(stream);
     return 0;
 }
 
-uint32_t group_publish(struct group *group, uint32_t slot, const struct batch *batch)
+uint32_t group_publish(struct group *group, const struct site *site, uint32_t slot, const struct batch *batch)
 {
     uint32_t leases = 0;
     uint32_t depth = group->stream->depth;
     list_each (node, after, &group->members) {
         struct member *member = container_of(node, struct member, node);
+        if (member->site != site)
+            continue;
         if (member->state == MEMBER_WAITING && batch->plan.epoch >= member->next_epoch)
             sm_move(member_states, &member->state, MEMBER_ACTIVE);
         if (member->state != MEMBER_ACTIVE)
@@ -463,19 +548,19 @@ uint32_t group_publish(struct group *group, uint32_t slot, const struct batch *b
 
 /* ---- what becomes of the stream ---- */
 
-void group_opened(struct group *group)
+void group_site_opened(struct group *group, const struct site *site)
+{
+    tell_opened(group, site);
+    tell_count(group);
+}
+
+void group_site_failed(struct group *group, const struct site *site, const struct feedd_error *err)
 {
     list_each (node, after, &group->members) {
         struct member *member = container_of(node, struct member, node);
-        struct feedd_error err;
-        if (member->leases != NULL) /* told already */
-            continue;
-        if (member_books(member, &err) != 0)
-            member->on_event(member, MEMBER_FAILED, &err);
-        else
-            member->on_event(member, MEMBER_OPENED, NULL);
+        if (member->site == site)
+            member->on_event(member, MEMBER_FAILED, err);
     }
-    tell_count(group);
 }
 
 void group_failed(struct group *group, const struct feedd_error *err)

@@ -1,9 +1,10 @@
 /* group.h - the clients that share one stream, and what each of them holds.
  *
- * A member is one client's end of a stream. From the batch with which it begins, every published batch is leased to it
- * from the moment it is published until the member releases it, whether or not it has asked for it yet; the slot is
- * free when the last lease ends. A member that leaves gives all its leases back at once; the others lose and repeat
- * nothing. A private stream is a group of one without a name.
+ * A member is one client's end of a stream, at the site (site.h) of the GPU and transport that it asked for. From the
+ * batch with which it begins, every batch that is published there is leased to it from that moment until the member
+ * releases it, whether or not it has asked for it yet; the slot is free when the last lease ends. A member that leaves
+ * gives all its leases back at once; the others lose and repeat nothing. A private stream is a group of one without a
+ * name.
  *
  * When a member begins: private and join = now: at the next batch once it is attached (the client has mapped the ring);
  * gate: when as many as `members` are attached, and nothing is published before; next-epoch: with the first batch of
@@ -20,6 +21,7 @@
 
 #include "feedd_types.h"
 #include "list.h"
+#include "site.h"
 #include "state.h"
 #include "stream.h"
 
@@ -31,11 +33,11 @@ struct pipeline;
 #define GROUP_GATE_MS 600000u /* how long a gate waits for its members, unless said otherwise */
 
 enum member_event {
-    MEMBER_OPENED, /* stream, layout and ring exist: group->stream may be read */
+    MEMBER_OPENED, /* stream, layout and ring exist: group->stream and member->site->ring may be read */
     MEMBER_READY,  /* member_take_ready() has something, and had nothing before */
     MEMBER_COUNT,  /* group->member_count has changed */
     MEMBER_ENDED,  /* no batch will follow those that were published */
-    MEMBER_FAILED  /* the stream is of no use any more, err says why; the member has to leave */
+    MEMBER_FAILED  /* the stream, or the member's site, is of no use any more, err says why; the member has to leave */
 };
 
 /* Called from the pipeline, never from within group_join() for the one that joins. The member may leave from within
@@ -53,6 +55,8 @@ struct group_spec {
     uint64_t incarnation;         /* 0: a new member; else it comes back after a restart of the daemon, */
     uint32_t incarnation_members; /* when its group had so many, */
     bool started;                 /* and it had been told of batches: stream.order begins where it stands */
+    enum transport transport;     /* this member's: how it maps batches, */
+    struct gpu *gpu;              /* and in which GPU's memory; NULL: host memory */
     struct stream_spec stream;
 };
 
@@ -74,11 +78,14 @@ struct member {
     struct list node;
     struct group *group;
     member_event_fn *on_event;
-    void *arg;            /* the caller's */
+    void *arg;                /* the caller's */
+    enum transport transport; /* constant, as what follows */
+    struct gpu *gpu;
+    struct site *site;    /* of these; NULL while the group forms again */
     int state;            /* enum member_state */
     int join;             /* enum feedd_join */
     uint64_t next_epoch;  /* waiting for the next epoch: this one, or a later one */
-    struct lease *leases; /* one a slot; NULL until the stream is open */
+    struct lease *leases; /* one a slot; NULL until stream and site are open */
     uint32_t lease_count; /* that are not LEASE_NONE */
     uint32_t *ready;      /* slots that are LEASE_UNTOLD, in order: a ring of depth entries */
     uint32_t ready_first, ready_count;
@@ -102,7 +109,7 @@ struct group {
     bool announcing;            /* posted; the group is not freed before it has run */
 };
 
-/* Joins a group, or makes it. A private stream is always made.
+/* Joins a group, or makes it. A private stream is always made. Members of one group may differ in transport and gpu.
  * @return 0 and *out: MEMBER_OPENED or MEMBER_FAILED comes later; FEEDD_E_ARGUMENT (the group exists with another spec:
  * err names the field), FEEDD_E_LIMIT (it has all its members), FEEDD_E_STATE (it went on without this one while the
  * daemon was away), FEEDD_E_MEMORY */
@@ -130,10 +137,14 @@ void group_tick(struct group *group, uint64_t now_ns);
 
 /* From the stream: */
 bool group_may_publish(const struct group *group);
-void group_opened(struct group *group);
 void group_failed(struct group *group, const struct feedd_error *err);
 void group_ended(struct group *group);
-uint32_t group_publish(struct group *group, uint32_t slot, const struct batch *batch); /* @return leases */
-void group_stream_closed(struct group *group);                                         /* frees the group */
+void group_stream_closed(struct group *group); /* frees the group */
+
+/* From a site: its members alone are told. */
+void group_site_opened(struct group *group, const struct site *site);
+void group_site_failed(struct group *group, const struct site *site, const struct feedd_error *err);
+uint32_t group_publish(struct group *group, const struct site *site, uint32_t slot,
+                       const struct batch *batch); /* @return leases */
 
 #endif

@@ -42,7 +42,8 @@ int pipeline_init(struct pipeline *pipeline, const struct pipeline_limits *limit
     int status =
         gpus_start(&pipeline->gpus, limits->gpus, limits->gpu_count, &pipeline->inbox, tell_gpu_lost, pipeline, err);
     if (status == 0) {
-        status = pool_new(limits->workers, &pipeline->inbox, &pipeline->pool, err);
+        const struct gpus *near = limits->numa ? &pipeline->gpus : NULL;
+        status = pool_new(limits->workers, near, &pipeline->inbox, &pipeline->pool, err);
         if (status != 0)
             gpus_stop(&pipeline->gpus);
     }

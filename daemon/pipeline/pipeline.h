@@ -18,6 +18,7 @@
 
 struct pipeline_limits {
     uint32_t workers;
+    bool numa;                   /* workers and staging near the GPUs */
     uint64_t ring_memory_max;    /* bytes of all rings together, in host memory */
     uint64_t pinned_max;         /* of them, bytes registered with GPUs */
     uint64_t gpu_memory_max;     /* bytes of all rings in one GPU's memory; 0: half of what it has */

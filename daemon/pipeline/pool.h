@@ -12,6 +12,10 @@
  * A worker that sits in one run or task for longer than a limit (a file system that doesn't answer) is given up:
  * another takes its place, and it ends when it comes back. What it was filling stays in flight until then.
  *
+ * Where the machine has several NUMA nodes, workers stay on those that the GPUs are near, and a worker takes runs of
+ * queues on its own node first; it helps others when there are none, or when one of those has been passed over for
+ * about eight rounds.
+ *
  * Threads: pool_queue_*, pool_task_* and pool_tick() are for the loop thread; results come back through the inbox. */
 #ifndef FEEDD_POOL_H
 #define FEEDD_POOL_H
@@ -25,11 +29,14 @@
 #include "list.h"
 
 struct batch;
+struct gpus;
 struct pool;
 
 /* The batches of one stream that still have samples to hand out. */
 struct pool_queue {
-    struct list node;           /* in the pool's turn list while it has batches; under the pool's lock */
+    int node;                   /* NUMA node of the memory that is filled, -1 (as begun): any; set while it is empty */
+    struct list turn_node;      /* in one of the pool's turn lists while it has batches; under the pool's lock */
+    uint64_t turn;              /* number of its turn in there; under the pool's lock */
     struct batch *first, *last; /* under the pool's lock */
     _Atomic uint32_t sample_ns; /* measured: what one sample takes; sizes the runs. Any worker */
 };
@@ -42,8 +49,25 @@ struct pool_task {
     bool background;
 };
 
-/* Starts the workers. @return 0, or FEEDD_E_MEMORY when a thread can't be made */
-int pool_new(uint32_t worker_count, struct inbox *inbox, struct pool **out, struct feedd_error *err);
+/* A NUMA node that GPUs are near, and the workers that stay on it. */
+struct pool_node {
+    int node;
+    uint32_t gpus; /* that are near it */
+    uint32_t cpus; /* of it, that the process may use */
+    uint32_t workers;
+};
+
+/* Splits workers over nodes in proportion to their GPUs, as d'Hondt does seats; no node gets more than it has CPUs.
+ * @param nodes  `workers` is set, the rest read
+ * @return false: all together have fewer CPUs, and nothing is set */
+bool pool_split(struct pool_node *nodes, uint32_t count, uint32_t worker_count);
+
+/* Starts the workers.
+ * @param gpus  workers stay near them; but anywhere when the node of one is unknown, when the machine has one node, or
+ *              when their nodes have fewer CPUs than there are workers: that is logged. NULL, or without any: anywhere
+ * @return 0, or FEEDD_E_MEMORY: also when a thread can't be made */
+int pool_new(uint32_t worker_count, const struct gpus *gpus, struct inbox *inbox, struct pool **out,
+             struct feedd_error *err);
 /* Waits until every task and batch that was added is done, joins the workers and frees the pool. Results still in the
  * inbox are not run: drain it afterwards. */
 void pool_free(struct pool *pool);
@@ -59,6 +83,8 @@ void pool_queue_add(struct pool *pool, struct pool_queue *queue, struct batch *b
 void pool_task_add(struct pool *pool, struct pool_task *task);
 
 uint32_t pool_worker_count(const struct pool *pool);
+/* The nodes that have workers; none: workers run anywhere. */
+const struct pool_node *pool_nodes(const struct pool *pool, uint32_t *count);
 /* Nanoseconds that the workers have been at work, all together since the start. Loop thread. */
 uint64_t pool_busy_ns(const struct pool *pool);
 

@@ -2,7 +2,8 @@
  *
  * Happy path: reader -> (pread -> codec by content -> probe) -> geometry, chosen in the upright image -> back to coded
  * coordinates -> decode what the resizer reads -> turn upright -> scale into the cell. Without scaling the pixels are
- * decoded straight into their place in the cell. Pixels in memory go the same way without a codec.
+ * decoded straight into their place in the cell. Pixels in memory go the same way without a codec. With normalize = cpu
+ * what is said of the cell here holds for an image in scratch, which is then normalised into the cell.
  * What can fail: the file system (I/O), and the sample itself (everything else). Files are read by pread, never mapped:
  * one that is cut while it is read is an error, not a SIGBUS. */
 #include "sample.h"
@@ -32,6 +33,7 @@ struct sample_scratch {
     struct decoder *decoders[DECODER_COUNT];
     struct resizer *resizer;
     struct buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
+    struct buffer pixels;                  /* of one sample, to be normalised into its cell */
     struct sample_times times;
 };
 
@@ -64,6 +66,7 @@ void sample_scratch_free(struct sample_scratch *scratch)
     free(scratch->encoded.bytes);
     free(scratch->coded.bytes);
     free(scratch->upright.bytes);
+    free(scratch->pixels.bytes);
     free(scratch);
 }
 
@@ -334,6 +337,11 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     return status;
 }
 
+static size_t image_bytes(const struct sample_plan *plan)
+{
+    return (size_t)plan->height * plan->width * plan->channels;
+}
+
 static int fill_image(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
                       const struct source *source, uint8_t *cell, struct feedd_error *err)
 {
@@ -343,7 +351,7 @@ static int fill_image(const struct sample_plan *plan, struct sample_scratch *scr
     if (status != 0)
         return status;
     if (g.window.width < plan->width || g.window.height < plan->height)
-        memset(cell, 0, plan->layout.fields[FIELD_IMAGE].sample_bytes);
+        memset(cell, 0, image_bytes(plan));
     if (g.window.width == 0)
         return 0;
     if (g.scaled_width == g.crop.width && g.scaled_height == g.crop.height)
@@ -378,6 +386,31 @@ static void write_label(const struct sample_plan *plan, const struct sample_plac
     memcpy(cell_at(plan, place, FIELD_INDEX), &index, sizeof(index));
 }
 
+static bool normalizes(const struct sample_plan *plan)
+{
+    return plan->output.mode == FEEDD_NORMALIZE_CPU;
+}
+
+/* Where the uint8 image is made: in its cell, or where it is normalised from. */
+static int choose_pixels(const struct sample_plan *plan, struct sample_scratch *scratch,
+                         const struct sample_place *place, uint8_t **out, struct feedd_error *err)
+{
+    int status = normalizes(plan) ? buffer_reserve(&scratch->pixels, image_bytes(plan), err) : 0;
+    if (status == 0)
+        *out = normalizes(plan) ? scratch->pixels.bytes : cell_at(plan, place, FIELD_IMAGE);
+    return status;
+}
+
+static void finish_image(const struct sample_plan *plan, struct sample_scratch *scratch,
+                         const struct sample_place *place, const uint8_t *pixels)
+{
+    if (!normalizes(plan))
+        return;
+    const uint64_t began_ns = clock_ns();
+    normalize_host(&plan->params, pixels, NULL, cell_at(plan, place, FIELD_IMAGE));
+    scratch->times.resize_ns += clock_ns() - began_ns;
+}
+
 int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
                 struct feedd_error *err)
 {
@@ -387,18 +420,29 @@ int sample_fill(const struct sample_plan *plan, struct sample_scratch *scratch, 
     int status = reader->ops->read(reader, place->index, &sample, err);
     if (status == 0)
         status = source_open(plan, scratch, &sample, &source, err);
+    uint8_t *pixels = NULL;
     if (status == 0)
-        status = fill_image(plan, scratch, place, &source, cell_at(plan, place, FIELD_IMAGE), err);
+        status = choose_pixels(plan, scratch, place, &pixels, err);
+    if (status == 0)
+        status = fill_image(plan, scratch, place, &source, pixels, err);
     if (status != 0)
         return name_sample(reader, place->index, status, err);
+    finish_image(plan, scratch, place, pixels);
     write_label(plan, place, sample.label, sample.value);
     return 0;
 }
 
-void sample_zero(const struct sample_plan *plan, const struct sample_place *place)
+int sample_zero(const struct sample_plan *plan, struct sample_scratch *scratch, const struct sample_place *place,
+                struct feedd_error *err)
 {
-    memset(cell_at(plan, place, FIELD_IMAGE), 0, plan->layout.fields[FIELD_IMAGE].sample_bytes);
+    uint8_t *pixels;
+    int status = choose_pixels(plan, scratch, place, &pixels, err);
+    if (status != 0)
+        return status;
+    memset(pixels, 0, image_bytes(plan));
+    finish_image(plan, scratch, place, pixels);
     write_label(plan, place, -1, -1);
+    return 0;
 }
 
 /* A stream that doesn't resize delivers images of the size that its first one has. */
@@ -446,6 +490,14 @@ int sample_plan_init(struct sample_plan *plan, uint32_t batch_size, struct sampl
     *layout = (struct slot_layout){.field_count = FIELD_COUNT, .batch_size = batch_size};
     layout->fields[FIELD_IMAGE] = (struct slot_field){
         .name = "image", .dtype = FEEDD_U8, .ndim = 3, .shape = {plan->height, plan->width, plan->channels}};
+    output_settle(&plan->output, plan->channels);
+    if (plan->output.mode > FEEDD_NORMALIZE_CLIENT) {
+        status = output_params(&plan->output, 1, plan->height, plan->width, plan->channels, &plan->params, err);
+        if (status != 0)
+            return status;
+    }
+    if (normalizes(plan))
+        output_field(&plan->params, &layout->fields[FIELD_IMAGE]);
     layout->fields[FIELD_LABEL] = (struct slot_field){.name = "label", .dtype = (uint32_t)reader->label_dtype};
     layout->fields[FIELD_INDEX] = (struct slot_field){.name = "index", .dtype = FEEDD_I64};
     return slot_layout_init(layout, err);

@@ -1,9 +1,12 @@
 /* stream.c - see stream.h.
  *
- * Happy path: open (dataset -> sampler -> budget -> ring, made on a worker) -> running: reserve, fill, place in order,
- * publish, lease ends, again -> ended -> closed by the group (cancel, wait for what is in flight, free on a worker).
+ * Happy path: open (dataset -> sampler -> plan -> budgets -> staging, made on a worker) -> running: its sites open;
+ * reserve, fill, place in order at every active site, the last copy and the last lease on the host end, again -> ended
+ * -> closed by the group (cancel, wait for what is in flight, close the sites, free on a worker).
  * What can fail: anything while opening, a sample while running: the group's members are told and leave. A failing
- * stream touches no other. */
+ * stream touches no other, and a failing site none of the stream's other sites.
+ * A batch is placed when every active site has a free placement for it. That leaves none of them waiting for another
+ * for good: what members hold at one site lies among the depth - 1 batches before the next one there (group.c). */
 #include "stream.h"
 
 #include <stdlib.h>
@@ -17,6 +20,7 @@
 #include "log.h"
 #include "pipeline.h"
 #include "sample.h"
+#include "site.h"
 
 const struct sm_state stream_states[] = {
     [STREAM_OPENING] = {"opening", SM(STREAM_RUNNING) | SM(STREAM_FAILED) | SM(STREAM_CLOSING)},
@@ -41,18 +45,9 @@ static void stream_free(struct stream *stream)
         free(stream->batches[0].flags);
     }
     free(stream->batches);
-    free(stream->placements);
     free(stream->free_staging);
     free(stream->by_seq);
     free(stream);
-}
-
-static void release_memory(struct stream *stream)
-{
-    pipeline_of(stream)->ring_bytes -= stream->ring_bytes;
-    pipeline_of(stream)->pinned_bytes -= stream->pinned_bytes;
-    if (stream->spec.gpu != NULL)
-        stream->spec.gpu->reserved_bytes -= stream->gpu_bytes;
 }
 
 static void closed(struct inbox_item *item)
@@ -61,7 +56,8 @@ static void closed(struct inbox_item *item)
     struct group *group = stream->group;
     struct dataset *dataset = stream->spec.dataset;
     sm_move(stream_states, &stream->state, STREAM_CLOSED);
-    release_memory(stream);
+    group->pipeline->ring_bytes -= stream->staging_bytes;
+    group->pipeline->pinned_bytes -= stream->pinned_bytes;
     if (stream->reader != NULL)
         dataset_release(dataset);
     log_info("stream %llu (%s): closed after %llu batches", (unsigned long long)stream->number, dataset->config->name,
@@ -70,28 +66,32 @@ static void closed(struct inbox_item *item)
     group_stream_closed(group);
 }
 
-static void free_ring_on_worker(struct pool_task *task)
+static void free_staging_on_worker(struct pool_task *task)
 {
-    struct stream *stream = container_of(task, struct stream, task);
-    if (stream->ring != NULL)
-        stream->ring->ops->ring_free(stream->ring);
+    staging_free(container_of(task, struct stream, task)->staging);
 }
 
-/* Closing goes on when neither a worker nor a copy engine touches the ring any more. */
+/* Closing goes on when no worker writes to the staging any more, and every site has gone. */
 static void close_when_quiet(struct stream *stream)
 {
-    if (stream->in_flight > 0)
+    if (stream->stepping || stream->filling > 0 || !list_empty(&stream->sites))
         return;
-    stream->task = (struct pool_task){.work = free_ring_on_worker, .done = {.run = closed}};
+    stream->task = (struct pool_task){.work = free_staging_on_worker, .done = {.run = closed}};
     pool_task_add(pipeline_of(stream)->pool, &stream->task);
 }
 
 void stream_close(struct stream *stream)
 {
-    bool opening = stream->state == STREAM_OPENING;
     sm_move(stream_states, &stream->state, STREAM_CLOSING);
     atomic_store(&stream->cancelled, true);
-    if (!opening) /* else the step that is under way finds the stream closing when it ends */
+    list_each (node, after, &stream->sites)
+        site_close(container_of(node, struct site, node));
+    close_when_quiet(stream);
+}
+
+void stream_site_closed(struct stream *stream)
+{
+    if (stream->state == STREAM_CLOSING)
         close_when_quiet(stream);
 }
 
@@ -120,29 +120,20 @@ void stream_fail(struct stream *stream, const struct feedd_error *err)
     inbox_post(&pipeline_of(stream)->inbox, &stream->failed);
 }
 
-/* Changes the count of ready slots, and keeps its sum over time. */
-static void ready_change(struct stream *stream, int change, uint64_t now_ns)
-{
-    stream->stats.ready_ns += stream->ready * (now_ns - stream->stats.ready_since_ns);
-    stream->stats.ready_since_ns = now_ns;
-    stream->ready += (uint32_t)change;
-}
-
 void stream_tick(struct stream *stream, uint64_t now_ns)
 {
     if (stream->rate.tick_ns == 0 || now_ns <= stream->rate.tick_ns) /* not running yet */
         return;
-    ready_change(stream, 0, now_ns);
+    list_each (node, after, &stream->sites)
+        site_tick(container_of(node, struct site, node), now_ns, now_ns - stream->rate.tick_ns);
     double span_ns = (double)(now_ns - stream->rate.tick_ns);
     uint64_t fill_ns = atomic_load_explicit(&stream->fill_ns, memory_order_relaxed);
     stream->rate.batches_s = (double)(stream->stats.batches - stream->rate.batches) * 1e9 / span_ns;
     stream->rate.samples_s = (double)(stream->stats.samples - stream->rate.samples) * 1e9 / span_ns;
-    stream->rate.ready = (double)(stream->stats.ready_ns - stream->rate.ready_ns) / span_ns;
     stream->rate.workers = (double)(fill_ns - stream->rate.fill_ns) / span_ns;
     stream->rate.tick_ns = now_ns;
     stream->rate.batches = stream->stats.batches;
     stream->rate.samples = stream->stats.samples;
-    stream->rate.ready_ns = stream->stats.ready_ns;
     stream->rate.fill_ns = fill_ns;
 }
 
@@ -186,8 +177,10 @@ static bool count_bad(struct stream *stream, const struct batch *batch)
     return false;
 }
 
-static void staging_free(struct stream *stream, struct batch *batch)
+void stream_hold_end(struct stream *stream, struct batch *batch)
 {
+    if (--batch->holds > 0)
+        return;
     sm_move(batch_states, &batch->state, BATCH_FREE);
     stream->free_staging[stream->free_count++] = batch->staging;
 }
@@ -202,122 +195,59 @@ static void reserve_next(struct stream *stream)
             return;
         }
         stream->free_count--;
-        stream->in_flight++;
+        stream->filling++;
         stream->by_seq[stream->next_reserve % stream->depth] = batch;
         batch_reserve(batch, stream->next_reserve++);
     }
 }
 
-static void write_record(const struct stream *stream, const struct batch *batch)
+void stream_batch_published(struct stream *stream, struct batch *batch, uint64_t now_ns)
 {
-    const struct slot_layout *layout = &stream->ring->spec.layout;
-    struct slot_record *record = slot_record_at(stream->ring->meta, layout, batch->placement);
-    const struct sampler_batch *plan = &batch->plan;
-    record->seq = batch->seq;
-    record->epoch = plan->epoch;
-    record->position = plan->position;
-    record->next_epoch = plan->next_epoch;
-    record->next_position = plan->next_position;
-    record->count = plan->count;
-    record->valid = plan->valid;
-    record->used_bytes = slot_used_bytes(layout, plan->count);
-    memcpy(record->time_ns, batch->time_ns, sizeof(record->time_ns));
-    for (uint32_t i = 0; i < layout->field_count; i++)
-        record->extents[i] =
-            (struct slot_extent){layout->fields[i].offset, layout->fields[i].sample_bytes * plan->count};
-    memcpy(slot_record_index(record), batch->index, plan->count * sizeof(*batch->index));
-    memcpy(slot_record_flags(record, layout->batch_size), batch->flags, plan->count * sizeof(*batch->flags));
-}
-
-static void placement_free(struct stream *stream, uint32_t slot)
-{
-    sm_move(placement_states, &stream->placements[slot].state, PLACEMENT_FREE);
-    ready_change(stream, -1, clock_ns());
-    if (stream->ring->ops->placement_is_staging)
-        staging_free(stream, &stream->batches[slot]);
-}
-
-/* The bytes are where clients map them. */
-static void publish(struct stream *stream, struct batch *batch)
-{
-    struct placement *placement = &stream->placements[batch->placement];
-    uint64_t now_ns = clock_ns();
+    if (batch->time_ns[FEEDD_TIME_READY] != 0) /* at another site */
+        return;
     batch->time_ns[FEEDD_TIME_READY] = now_ns;
-    write_record(stream, batch);
-    sm_move(placement_states, &placement->state, PLACEMENT_READY);
-    ready_change(stream, 1, now_ns);
     stream->stats.batches++;
     stream->stats.samples += batch->plan.valid;
-    stream->next_epoch = batch->plan.next_epoch;
-    stream->next_position = batch->plan.next_position;
     stream->stats.latency_ns += now_ns - batch->time_ns[FEEDD_TIME_RESERVED];
-    if (!stream->ring->ops->placement_is_staging)
-        staging_free(stream, batch);
-    placement->leases = group_publish(stream->group, batch->placement, batch);
-    if (placement->leases == 0) /* all members wait for the next epoch */
-        placement_free(stream, batch->placement);
 }
 
-static void copied(struct inbox_item *item)
+static bool sites_have_room(const struct stream *stream)
 {
-    struct batch *batch = container_of(item, struct batch, copy.done);
-    struct stream *stream = batch->stream;
-    stream->in_flight--;
-    if (stream->state == STREAM_CLOSING) {
-        close_when_quiet(stream);
-        return;
-    }
-    if (stream->state != STREAM_RUNNING)
-        return;
-    if (batch->copy.status != 0) {
-        stream_fail(stream, &batch->copy.error);
-        return;
-    }
-    batch->time_ns[FEEDD_TIME_COPIED] = batch->copy.done_ns;
-    stream->stats.copied_bytes += batch->copy.bytes;
-    publish(stream, batch);
-    stream_advance(stream);
-}
-
-/* A placement for a batch: its own memory on the host, any free one on a device. @return false when none is free */
-static bool take_placement(struct stream *stream, struct batch *batch)
-{
-    batch->placement = batch->staging;
-    if (!stream->ring->ops->placement_is_staging) {
-        batch->placement = 0;
-        while (batch->placement < stream->depth && stream->placements[batch->placement].state != PLACEMENT_FREE)
-            batch->placement++;
-        if (batch->placement == stream->depth)
+    list_each (node, after, &stream->sites) {
+        const struct site *site = container_of(node, struct site, node);
+        if (site_is_active(site) && !site_has_room(site))
             return false;
     }
-    struct placement *placement = &stream->placements[batch->placement];
-    sm_move(placement_states, &placement->state, PLACEMENT_COPYING);
-    placement->seq = batch->seq;
     return true;
 }
 
-/* Places batches in order, as far as they are filled: copies of one stream end in the order in which they began, so
- * that they are published in order too. */
+static void place(struct stream *stream, struct batch *batch)
+{
+    sm_move(batch_states, &batch->state, BATCH_PLACED);
+    batch->holds = 1; /* while it is handed out */
+    list_each (node, after, &stream->sites) {
+        struct site *site = container_of(node, struct site, node);
+        if (site_is_active(site))
+            site_place(site, batch);
+    }
+    stream->next_epoch = batch->plan.next_epoch;
+    stream->next_position = batch->plan.next_position;
+    stream_hold_end(stream, batch);
+}
+
+/* Places batches in order, as far as they are filled: copies to one site end in the order in which they began, so that
+ * they are published there in order, too. */
 static void place_next(struct stream *stream)
 {
     while (group_may_publish(stream->group)) {
         struct batch *batch = stream->by_seq[stream->next_place % stream->depth];
         if (batch == NULL || batch->seq != stream->next_place || batch->state != BATCH_FILLED)
             return;
-        if (!take_placement(stream, batch) || !count_bad(stream, batch))
+        if (!sites_have_room(stream) || !count_bad(stream, batch))
             return;
-        sm_move(batch_states, &batch->state, BATCH_PLACED);
         stream->by_seq[stream->next_place++ % stream->depth] = NULL;
         stream->filled--;
-        if (stream->ring->ops->copy == NULL) {
-            batch->time_ns[FEEDD_TIME_COPIED] = batch->time_ns[FEEDD_TIME_FILLED];
-            publish(stream, batch);
-            continue;
-        }
-        batch->copy.done.run = copied;
-        stream->in_flight++;
-        stream->ring->ops->copy(stream->ring, batch->staging, batch->placement,
-                                slot_used_bytes(&stream->ring->spec.layout, batch->plan.count), &batch->copy);
+        place(stream, batch);
     }
 }
 
@@ -329,7 +259,8 @@ void stream_advance(struct stream *stream)
     if (stream->state != STREAM_RUNNING) /* it has failed */
         return;
     reserve_next(stream);
-    if (stream->exhausted && stream->next_place == stream->next_reserve && stream->in_flight == 0) {
+    if (stream->exhausted && stream->next_place == stream->next_reserve && stream->filling == 0 &&
+        stream->copying == 0) {
         sm_move(stream_states, &stream->state, STREAM_ENDED);
         group_ended(stream->group);
     }
@@ -337,7 +268,7 @@ void stream_advance(struct stream *stream)
 
 void stream_batch_filled(struct stream *stream, struct batch *batch)
 {
-    stream->in_flight--;
+    stream->filling--;
     if (stream->state == STREAM_CLOSING) {
         close_when_quiet(stream);
         return;
@@ -356,21 +287,6 @@ void stream_batch_filled(struct stream *stream, struct batch *batch)
     stream_advance(stream);
 }
 
-void stream_lease_end(struct stream *stream, uint32_t slot)
-{
-    struct placement *placement = &stream->placements[slot];
-    struct slot_record *record = slot_record_at(stream->ring->meta, &stream->ring->spec.layout, slot);
-    ENSURE(placement->state == PLACEMENT_READY && placement->leases > 0);
-    uint64_t now_ns = clock_ns();
-    if (record->time_ns[FEEDD_TIME_FIRST_RELEASE] == 0)
-        record->time_ns[FEEDD_TIME_FIRST_RELEASE] = now_ns;
-    if (--placement->leases > 0)
-        return;
-    record->time_ns[FEEDD_TIME_LAST_RELEASE] = now_ns;
-    placement_free(stream, slot);
-    stream_advance(stream);
-}
-
 /* ---- opening ---- */
 
 static int allocate(struct stream *stream, struct feedd_error *err)
@@ -379,11 +295,10 @@ static int allocate(struct stream *stream, struct feedd_error *err)
     int64_t *index = calloc((size_t)depth * batch_size, sizeof(*index));
     uint32_t *flags = calloc((size_t)depth * batch_size, sizeof(*flags));
     stream->batches = calloc(depth, sizeof(*stream->batches));
-    stream->placements = calloc(depth, sizeof(*stream->placements));
     stream->free_staging = calloc(depth, sizeof(*stream->free_staging));
     stream->by_seq = calloc(depth, sizeof(*stream->by_seq));
-    if (index == NULL || flags == NULL || stream->batches == NULL || stream->placements == NULL ||
-        stream->free_staging == NULL || stream->by_seq == NULL) {
+    if (index == NULL || flags == NULL || stream->batches == NULL || stream->free_staging == NULL ||
+        stream->by_seq == NULL) {
         free(index);
         free(flags);
         free(stream->batches);
@@ -397,50 +312,64 @@ static int allocate(struct stream *stream, struct feedd_error *err)
         batch->state = BATCH_FREE;
         batch->index = index + (size_t)i * batch_size;
         batch->flags = flags + (size_t)i * batch_size;
-        stream->placements[i].state = PLACEMENT_FREE;
         stream->free_staging[depth - 1 - i] = i;
     }
     stream->free_count = depth;
     return 0;
 }
 
-/* A worker has ended one step of opening; `next` is what the loop has to do after it.
- * @return false when that was all: the stream is closing, or has failed */
-static bool step_ended(struct stream *stream, int (*next)(struct stream *stream, struct feedd_error *err))
+/* A step of opening has ended: a worker's, or the dataset's. @return false: the stream is closing */
+static bool step_ended(struct stream *stream)
 {
-    if (stream->state == STREAM_CLOSING) {
+    stream->stepping = false;
+    if (stream->state == STREAM_CLOSING)
         close_when_quiet(stream);
-        return false;
-    }
-    int status = stream->task_status;
-    if (status == 0)
-        status = next(stream, &stream->task_error);
-    if (status != 0)
-        stream_fail(stream, &stream->task_error);
-    return status == 0;
+    return stream->state == STREAM_OPENING;
 }
 
-static void ring_made(struct inbox_item *item)
+static void step(struct stream *stream, void (*work)(struct pool_task *task), void (*done)(struct inbox_item *item))
+{
+    stream->stepping = true;
+    stream->task = (struct pool_task){.work = work, .done = {.run = done}};
+    pool_task_add(pipeline_of(stream)->pool, &stream->task);
+}
+
+void stream_open_sites(struct stream *stream)
+{
+    list_each (node, after, &stream->sites) {
+        struct site *site = container_of(node, struct site, node);
+        if (site->state == SITE_WAITING)
+            site_open(site);
+    }
+}
+
+static void staging_made(struct inbox_item *item)
 {
     struct stream *stream = container_of(item, struct stream, task.done);
-    if (!step_ended(stream, allocate))
+    if (!step_ended(stream))
         return;
+    int status = stream->task_status;
+    if (status == 0)
+        status = allocate(stream, &stream->task_error);
+    if (status != 0) {
+        stream_fail(stream, &stream->task_error);
+        return;
+    }
     sm_move(stream_states, &stream->state, STREAM_RUNNING);
-    stream->stats.ready_since_ns = stream->rate.tick_ns = clock_ns();
+    stream->rate.tick_ns = clock_ns();
     stream->next_epoch = stream->sampler.spec.start_epoch;
     stream->next_position = stream->sampler.spec.start_position;
-    group_opened(stream->group); /* the last member may leave here: then the stream is closing */
-    stream_advance(stream);
+    stream_open_sites(stream);
 }
 
-static void make_ring_on_worker(struct pool_task *task)
+static void make_staging_on_worker(struct pool_task *task)
 {
     struct stream *stream = container_of(task, struct stream, task);
-    stream->task_status = stream->spec.backend->ring_new(&stream->ring_spec, &stream->ring, &stream->task_error);
+    stream->task_status =
+        staging_new(&stream->plan.layout, stream->depth, stream->queue.node, &stream->staging, &stream->task_error);
 }
 
-/* @return whether `bytes` more fit under a limit of which `taken` are taken; else err says so */
-static int check_budget(const struct stream *stream, const char *limit_name, uint64_t bytes, uint64_t taken,
+int stream_check_budget(const struct stream *stream, const char *limit_name, uint64_t bytes, uint64_t taken,
                         uint64_t limit, struct feedd_error *err)
 {
     if (bytes <= limit && taken <= limit - bytes)
@@ -454,39 +383,63 @@ static int check_budget(const struct stream *stream, const char *limit_name, uin
 static int reserve_memory(struct stream *stream, struct feedd_error *err)
 {
     struct pipeline *pipeline = pipeline_of(stream);
-    const struct pipeline_limits *limits = &pipeline->limits;
-    struct gpu *gpu = stream->spec.gpu;
-    struct ring_spec *ring = &stream->ring_spec;
-    ring->gpu = gpu;
-    ring->layout = stream->plan.layout;
-    ring->depth = stream->depth =
-        stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(ring->layout.slot_bytes);
-    uint64_t staging = slot_ring_bytes(&ring->layout, ring->depth);
-    uint64_t host = staging + slot_meta_bytes(&ring->layout, ring->depth);
-    uint64_t slab = gpu_slab_bytes(&ring->layout, ring->depth);
-    int status = check_budget(stream, "ring_memory_max", host, pipeline->ring_bytes, limits->ring_memory_max, err);
-    if (status == 0 && gpu != NULL)
-        status = check_budget(stream, "pinned_max", staging, pipeline->pinned_bytes, limits->pinned_max, err);
-    if (status == 0 && gpu != NULL)
-        status = check_budget(stream, "gpu_memory_max", slab, gpu->reserved_bytes,
-                              limits->gpu_memory_max != 0 ? limits->gpu_memory_max : gpu->memory_bytes / 2, err);
+    const struct slot_layout *layout = &stream->plan.layout;
+    struct slot_layout placed;
+    int status = site_layout(&stream->plan, &placed, err);
     if (status != 0)
         return status;
-    pipeline->ring_bytes += stream->ring_bytes = host;
-    if (gpu != NULL) {
-        pipeline->pinned_bytes += stream->pinned_bytes = staging;
-        gpu->reserved_bytes += stream->gpu_bytes = slab;
+    const uint64_t slot_bytes = placed.slot_bytes > layout->slot_bytes ? placed.slot_bytes : layout->slot_bytes;
+    stream->depth = stream->spec.depth != 0 ? stream->spec.depth : slot_depth_rule(slot_bytes);
+    const uint64_t staging = slot_ring_bytes(layout, stream->depth);
+    const uint64_t records = slot_meta_bytes(layout, stream->depth); /* of one site at least, which takes them */
+    status = stream_check_budget(stream, "ring_memory_max", staging + records, pipeline->ring_bytes,
+                                 pipeline->limits.ring_memory_max, err);
+    if (status == 0)
+        pipeline->ring_bytes += stream->staging_bytes = staging;
+    return status;
+}
+
+/* The same for the sites: one that there is no room for fails before anything is allocated. */
+static void reserve_sites(struct stream *stream)
+{
+    struct feedd_error err;
+    list_each (node, after, &stream->sites) {
+        struct site *site = container_of(node, struct site, node);
+        if (site->state == SITE_WAITING && site_reserve(site, &err) != 0)
+            site_fail(site, &err);
     }
-    return 0;
+}
+
+/* The node that its batches are read from: the first GPU's, or -1. */
+static int choose_node(const struct stream *stream)
+{
+    if (!pipeline_of(stream)->limits.numa)
+        return -1;
+    list_each (node, after, &stream->sites) {
+        const struct gpu *gpu = container_of(node, struct site, node)->gpu;
+        if (gpu != NULL)
+            return gpu->node;
+    }
+    return -1;
 }
 
 static void planned(struct inbox_item *item)
 {
     struct stream *stream = container_of(item, struct stream, task.done);
-    if (!step_ended(stream, reserve_memory))
+    if (!step_ended(stream))
         return;
-    stream->task = (struct pool_task){.work = make_ring_on_worker, .done = {.run = ring_made}};
-    pool_task_add(pipeline_of(stream)->pool, &stream->task);
+    int status = stream->task_status;
+    if (status == 0)
+        status = reserve_memory(stream, &stream->task_error);
+    if (status != 0) {
+        stream_fail(stream, &stream->task_error);
+        return;
+    }
+    reserve_sites(stream);
+    if (stream->state != STREAM_OPENING) /* with its last site the last member has left */
+        return;
+    stream->queue.node = choose_node(stream);
+    step(stream, make_staging_on_worker, staging_made);
 }
 
 static void plan_on_worker(struct pool_task *task)
@@ -497,6 +450,7 @@ static void plan_on_worker(struct pool_task *task)
     stream->plan.transform = stream->spec.transform;
     stream->plan.limits = pipeline_of(stream)->limits.image;
     stream->plan.seed = stream->spec.order.seed;
+    stream->plan.output = stream->spec.output;
     stream->task_status =
         scratch == NULL ? error_set(&stream->task_error, FEEDD_E_MEMORY, "no memory for a stream")
                         : sample_plan_init(&stream->plan, stream->spec.order.batch_size, scratch, &stream->task_error);
@@ -522,17 +476,14 @@ static int check_spec(struct stream *stream, struct feedd_error *err)
 static void dataset_opened(struct stream *stream)
 {
     stream->reader = stream->spec.dataset->reader; /* from here on a user of the dataset */
-    if (stream->state == STREAM_CLOSING) {
-        close_when_quiet(stream);
+    if (!step_ended(stream))
         return;
-    }
     struct feedd_error err;
     if (check_spec(stream, &err) != 0) {
         stream_fail(stream, &err);
         return;
     }
-    stream->task = (struct pool_task){.work = plan_on_worker, .done = {.run = planned}};
-    pool_task_add(pipeline_of(stream)->pool, &stream->task);
+    step(stream, plan_on_worker, planned);
 }
 
 static void dataset_ready(struct dataset_waiter *waiter, int status, const struct feedd_error *err)
@@ -540,9 +491,7 @@ static void dataset_ready(struct dataset_waiter *waiter, int status, const struc
     struct stream *stream = container_of(waiter, struct stream, waiter);
     if (status == 0)
         dataset_opened(stream);
-    else if (stream->state == STREAM_CLOSING)
-        close_when_quiet(stream);
-    else
+    else if (step_ended(stream))
         stream_fail(stream, err);
 }
 
@@ -560,6 +509,8 @@ int stream_open(struct group *group, const struct stream_spec *spec, struct stre
     stream->group = group;
     stream->number = ++group->pipeline->stream_count;
     stream->state = STREAM_OPENING;
+    stream->stepping = true;
+    list_init(&stream->sites);
     pool_queue_init(&stream->queue);
     stream->waiter.ready = dataset_ready;
     if (dataset_acquire(spec->dataset, &stream->waiter)) {

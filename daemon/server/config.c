@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "conf_yaml.h"
+#include "config_output.h"
 #include "config_transform.h"
 #include "error.h"
 
@@ -207,6 +208,21 @@ static int parse_join(struct conf_walk *w, const struct conf_key *key, yaml_node
     return rc;
 }
 
+static int parse_numa(struct conf_walk *w, const struct conf_key *key, yaml_node_t *node, void *field)
+{
+    (void)key;
+    const char *text;
+    char buffer[CONF_SHOWN_SIZE];
+    int rc = conf_text(w, node, &text);
+    if (rc != 0)
+        return rc;
+    const bool numa = strcmp(text, "auto") == 0;
+    if (!numa && strcmp(text, "off") != 0)
+        return conf_fail(w, node, "'%s' is not allowed; allowed: auto, off", conf_shown(text, buffer));
+    *(bool *)field = numa;
+    return 0;
+}
+
 /* GPUs. */
 
 /* As nvidia-smi -L writes it: "GPU-" and hexadecimal digits in groups of 8, 4, 4, 4 and 12. */
@@ -371,6 +387,7 @@ static const struct conf_key file_keys[] = {
 static const struct conf_key daemon_keys[] = {
     {"socket", 0, parse_socket, DAEMON(socket), 0, 0},
     {"workers", CONF_AUTO, conf_u32, DAEMON(workers), 1, 1024},
+    {"numa", 0, parse_numa, DAEMON(numa), 0, 0},
     {"ring_memory_max", CONF_AUTO, conf_size, DAEMON(ring_memory_max), 1, UINT64_MAX},
     {"dataset_memory_max", CONF_AUTO, conf_size, DAEMON(dataset_memory_max), 1, UINT64_MAX},
     {"gpus", 0, parse_gpus, 0, 0, 0},
@@ -450,6 +467,8 @@ static const struct conf_key stream_keys[] = {
     {"orientation", 0, config_orientation, STREAM(transform.ignore_orientation), 0, 0},
     {"truncated", 0, config_truncated, STREAM(transform.accept_truncated), 0, 0},
     {"channels", 0, config_channels, STREAM(transform.channels), 0, 0},
+    {"output", 0, config_output, STREAM(output), 0, 0},
+    {"normalize", 0, config_normalize, STREAM(output.mode), 0, 0},
     {NULL, 0, NULL, 0, 0, 0},
 };
 
@@ -503,6 +522,7 @@ static int stream_entry(struct conf_walk *w, const char *name, yaml_node_t *owne
     stream->share = FEEDD_SHARE_PRIVATE;
     stream->on_error = FEEDD_ON_ERROR_SUBSTITUTE;
     stream->transform.kind = TRANSFORM_NONE;
+    output_init(&stream->output);
     stream->name = strdup(name);
     return stream->name != NULL ? conf_mapping(w, stream_keys, node, owner, &w->key, stream) : conf_no_memory(w);
 }
@@ -646,6 +666,7 @@ static struct config *config_new(const char *path)
     config->path = strdup(path);
     config->socket = strdup(SOCKET_DEFAULT);
     config->cache_dir = default_cache_dir();
+    config->numa = true;
     config->clients_max = 256;
     config->streams_per_client_max = 16;
     config->leases_per_client_max = 1024;

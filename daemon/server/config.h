@@ -3,6 +3,7 @@
  *   daemon:
  *     socket: /run/feedd/feedd.sock   # made here unless systemd passes one
  *     workers: auto                   # decode threads; auto = the CPUs that the process may use
+ *     numa: auto                      # auto: workers and rings near the GPUs; off: where the kernel puts them
  *     ring_memory_max: auto           # bytes of all rings together (K, M, G, T: powers of 1024); auto = half of memory
  *     dataset_memory_max: auto        # bytes that datasets may hold in memory; auto = half of memory
  *     gpus: all                       # which GPUs to drive: all, none, or a list of UUIDs
@@ -55,6 +56,8 @@
  *       orientation: exif     # exif | ignore; default exif
  *       truncated: fail       # fail | accept; default fail
  *       channels: 3           # 3 | 1; default: the dataset's own, 3 for encoded images
+ *       output: {dtype: float32, layout: nchw, mean: [0.5, 0.5, 0.5], std: 0.25, scale: 255} # default: uint8 as
+ * decoded normalize: auto       # auto | client | daemon | cpu: who makes `output`; default auto
  *
  * An error names file, line, key and what is allowed; an unknown or repeated key is an error.
  * Threads: loop only; constant once loaded. */
@@ -67,6 +70,7 @@
 #include "access.h"
 #include "feedd_types.h"
 #include "geometry.h"
+#include "output.h"
 #include "reader.h"
 
 struct config_stream {
@@ -84,12 +88,14 @@ struct config_stream {
     int join;         /* enum feedd_join; 0 = gate when members are given, else now */
     int on_error;     /* enum feedd_on_error */
     struct transform_spec transform;
+    struct output_spec output; /* mode: as asked for, 0 = auto */
 };
 
 struct config {
     char *path;
     char *socket;
     uint32_t workers;            /* 0 = auto */
+    bool numa;                   /* workers and rings near the GPUs */
     uint64_t ring_memory_max;    /* bytes; 0 = auto */
     uint64_t dataset_memory_max; /* bytes; 0 = auto */
     uint64_t pinned_max;         /* bytes; 0 = auto: ring_memory_max */

@@ -6,6 +6,7 @@
  * message about a stream that has just ended is not an error: it may have crossed with ours. */
 #include "control.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include "log.h"
 #include "report.h"
 #include "server.h"
+#include "site.h"
 #include "stream.h"
 #include "token.h"
 #include "verification.h"
@@ -128,7 +130,7 @@ static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *byt
     if (*bytes == 0)
         return 0;
     uint8_t *memory;
-    int status = backend_memfd_new("feedd-classes", *bytes, fd, &memory, err);
+    int status = backend_memfd_new("feedd-classes", *bytes, -1, fd, &memory, err);
     if (status != 0)
         return status;
     uint8_t *at = memory;
@@ -139,38 +141,69 @@ static int class_names_memfd(const struct reader *reader, int *fd, uint64_t *byt
 }
 
 /* Changes when the same samples would be delivered with other pixels. */
-static uint64_t content_hash(const struct stream_spec *spec)
+static uint64_t content_hash(const struct stream *stream)
 {
-    struct transform_field fields[TRANSFORM_FIELDS];
-    double parts[TRANSFORM_FIELDS + 1];
-    transform_list(&spec->transform, fields);
+    struct transform_field fields[TRANSFORM_FIELDS], output[OUTPUT_FIELDS];
+    double parts[TRANSFORM_FIELDS + OUTPUT_FIELDS];
+    size_t count = 0;
+    transform_list(&stream->spec.transform, fields);
+    output_list(&stream->plan.output, stream->plan.channels, output);
     for (int i = 0; i < TRANSFORM_FIELDS; i++)
-        parts[i] = fields[i].value;
-    parts[TRANSFORM_FIELDS] = spec->on_error;
-    return XXH3_64bits(parts, sizeof(parts));
+        parts[count++] = fields[i].value;
+    parts[count++] = stream->spec.on_error;
+    if (stream->plan.output.mode !=
+        FEEDD_NORMALIZE_CLIENT) /* daemon and cpu make the same: [0], the mode, is left out */
+        for (int i = 1; i < OUTPUT_FIELDS; i++)
+            parts[count++] = output[i].value;
+    return XXH3_64bits(parts, count * sizeof(parts[0]));
+}
+
+void control_mode_reason(const struct attachment *attachment, char out[CONTROL_REASON])
+{
+    snprintf(out, CONTROL_REASON, "%s; %s", attachment->delivery.reason, attachment->delivery.output.reason);
+}
+
+/* What a client maps, besides the records. */
+static void describe_ring(const struct ring *ring, Feedd__Stream *message, int *fds, uint32_t *fd_count)
+{
+    message->transport = (char *)(uintptr_t)transport_name(ring->spec.transport);
+    switch (ring->spec.transport) {
+    case TRANSPORT_IPC:
+        message->has_ipc_handle = message->has_ipc_offset = true;
+        message->ipc_handle = (ProtobufCBinaryData){sizeof(ring->ipc_handle), (uint8_t *)(uintptr_t)ring->ipc_handle};
+        message->ipc_offset = ring->ipc_offset;
+        return;
+    case TRANSPORT_FD:
+        message->has_fd_bytes = true;
+        message->fd_bytes = ring->ring_fd_bytes;
+        fds[(*fd_count)++] = ring->ring_fd;
+        return;
+    default:
+        fds[(*fd_count)++] = ring->ring_fd;
+        return;
+    }
 }
 
 static int send_stream(struct attachment *attachment, struct feedd_error *err)
 {
     const struct group *group = attachment->member->group;
     const struct stream *stream = group->stream;
-    const struct slot_layout *layout = &stream->ring->spec.layout;
+    const struct ring *ring = attachment->member->site->ring;
+    const struct slot_layout *layout = &ring->spec.layout;
     const struct sampler_spec *order = &stream->sampler.spec;
-    const struct gpu *gpu = stream->spec.gpu;
-    int fds[3] = {stream->ring->meta_fd}, classes_fd = -1;
+    struct delivery *delivery = &attachment->delivery;
+    char mode_reason[CONTROL_REASON];
+    int fds[3] = {ring->meta_fd}, classes_fd = -1;
     uint32_t fd_count = 1;
     Feedd__Stream message = FEEDD__STREAM__INIT;
     int status = class_names_memfd(stream->reader, &classes_fd, &message.class_names_bytes, err);
     if (status != 0)
         return status;
-    if (gpu == NULL) {
-        fds[fd_count++] = stream->ring->ring_fd;
-    } else {
-        message.device = (char *)(uintptr_t)gpu->uuid;
-        message.has_ipc_handle = message.has_ipc_offset = true;
-        message.ipc_handle = (ProtobufCBinaryData){sizeof(stream->ring->ipc_handle), stream->ring->ipc_handle};
-        message.ipc_offset = stream->ring->ipc_offset;
-    }
+    describe_ring(ring, &message, fds, &fd_count);
+    output_settle(&delivery->output, stream->plan.channels);
+    control_mode_reason(attachment, mode_reason);
+    if (delivery->device[0] != '\0')
+        message.device = delivery->device;
     if (classes_fd >= 0)
         fds[fd_count++] = classes_fd;
     Feedd__Field fields[FEEDD_MAX_FIELDS], *field_list[FEEDD_MAX_FIELDS];
@@ -204,12 +237,13 @@ static int send_stream(struct attachment *attachment, struct feedd_error *err)
     message.record_bytes = layout->record_bytes;
     message.start_epoch = order->start_epoch;
     message.start_position = order->start_position;
-    message.transport = (char *)(uintptr_t)stream->ring->ops->transport;
-    message.mode_reason = (char *)(uintptr_t)stream->spec.mode_reason;
+    message.mode_reason = mode_reason;
+    message.has_normalize = true;
+    message.normalize = (uint32_t)stream->plan.output.mode;
     message.share = (uint32_t)group->spec.share;
     message.group = (char *)(uintptr_t)group->spec.name;
     message.incarnation = group->incarnation;
-    message.content = content_hash(&stream->spec);
+    message.content = content_hash(stream);
     attachment->opened = true;
     connection_send(attachment->connection, WIRE_STREAM, &message.base, fds, fd_count);
     if (classes_fd >= 0)
@@ -226,7 +260,7 @@ static int check_quota(const struct attachment *attachment, struct feedd_error *
         const struct attachment *other = container_of(node, struct attachment, node);
         if (other->opened || other == attachment) {
             leases += stream_of(other)->depth;
-            bytes += stream_of(other)->ring_bytes;
+            bytes += stream_of(other)->staging_bytes + other->member->site->meta_bytes;
         }
     }
     if (leases > config->leases_per_client_max)
@@ -275,228 +309,9 @@ static void on_member_event(struct member *member, enum member_event event, cons
     }
 }
 
-/* Begins at a resume token: its order and seed hold, unless the client asked for others: then they must agree. */
-static int apply_token(const Feedd__Open *open, struct stream_spec *spec, struct feedd_error *err)
-{
-    struct token token;
-    int status = token_parse(open->resume, &token, err);
-    if (status != 0)
-        return status;
-    if (order_name(token.order) == NULL)
-        return error_set(
-            err, FEEDD_E_TOKEN,
-            "the resume token is of order %u, which this feedd doesn't know: it knows sequential and shuffle",
-            token.order);
-    bool force = open->has_resume_force && open->resume_force;
-    struct sampler_spec *order = &spec->order;
-    if (!force && open->has_order && open->order != token.order)
-        return error_set(err, FEEDD_E_TOKEN,
-                         "the resume token is of order %s, and %s was asked for: leave the order out",
-                         order_name(token.order), order_name((int)open->order));
-    if (!force && open->has_seed && open->seed != token.seed)
-        return error_set(err, FEEDD_E_TOKEN,
-                         "the resume token is of seed %llu, and %llu was asked for: leave the seed out",
-                         (unsigned long long)token.seed, (unsigned long long)open->seed);
-    if (!open->has_order)
-        order->order = token.order;
-    if (!open->has_seed)
-        order->seed = token.seed;
-    order->start_epoch = token.epoch;
-    order->start_position = token.position;
-    spec->resumed = true;
-    spec->has_fingerprint = !force;
-    spec->fingerprint = token.fingerprint;
-    spec->sample_count = token.sample_count;
-    return 0;
-}
-
-/* Alone, or with whom. */
-static int resolve_group(const struct config_stream *stream, const Feedd__Open *open, struct group_spec *spec,
-                         struct feedd_error *err)
-{
-    spec->share = stream != NULL ? stream->share : FEEDD_SHARE_PRIVATE;
-    spec->members = stream != NULL ? stream->members : 0;
-    if (open->has_share)
-        spec->share = (int)open->share;
-    if (open->has_members)
-        spec->members = open->members;
-    if (share_name(spec->share) == NULL)
-        return error_set(err, FEEDD_E_ARGUMENT, "share %d: allowed are 1 (private) and 2 (broadcast)", spec->share);
-    if (spec->share == FEEDD_SHARE_PRIVATE) {
-        if ((open->has_members && open->members != 0) || open->has_join ||
-            (open->group != NULL && open->group[0] != '\0'))
-            return error_set(err, FEEDD_E_ARGUMENT, "group, members and join go with share = broadcast");
-        spec->join = FEEDD_JOIN_NOW;
-        spec->members = 0;
-    } else {
-        const char *name = open->group != NULL && open->group[0] != '\0' ? open->group : open->source;
-        if (strlen(name) > FEEDD_MAX_NAME)
-            return error_set(err, FEEDD_E_ARGUMENT, "a group's name of %zu bytes: at most %u are allowed", strlen(name),
-                             FEEDD_MAX_NAME);
-        strcpy(spec->name, name);
-        if (spec->members > FEEDD_MAX_MEMBERS)
-            return error_set(err, FEEDD_E_ARGUMENT, "members %u: at most %u are allowed", spec->members,
-                             FEEDD_MAX_MEMBERS);
-        spec->join = spec->members != 0 ? FEEDD_JOIN_GATE : FEEDD_JOIN_NOW;
-        if (stream != NULL && stream->join != 0)
-            spec->join = stream->join;
-        if (open->has_join)
-            spec->join = (int)open->join;
-        if (join_name(spec->join) == NULL)
-            return error_set(err, FEEDD_E_ARGUMENT, "join %d: allowed are 1 (now), 2 (gate), 3 (next-epoch)",
-                             spec->join);
-        if (spec->join == FEEDD_JOIN_GATE && spec->members == 0)
-            return error_set(err, FEEDD_E_ARGUMENT, "join = gate waits for `members` members: say how many");
-    }
-    spec->gate_timeout_ms =
-        open->has_gate_timeout_ms && open->gate_timeout_ms != 0 ? open->gate_timeout_ms : GROUP_GATE_MS;
-    spec->incarnation = open->has_incarnation ? open->incarnation : 0;
-    spec->incarnation_members = open->incarnation_members < FEEDD_MAX_MEMBERS ? open->incarnation_members : 0;
-    spec->started = spec->incarnation != 0 && open->resume != NULL;
-    return 0;
-}
-
-/* A path that is not in the configuration: only for the daemon's own user, who could read it anyway. */
-static int resolve_path(const struct connection *connection, const char *path, struct stream_spec *spec,
-                        struct feedd_error *err)
-{
-    if (connection->uid != geteuid())
-        return error_set(err, FEEDD_E_ACCESS,
-                         "paths are opened for the daemon's own user (%u) alone; use a dataset of %s",
-                         (unsigned)geteuid(), connection->server->config->path);
-    return pipeline_dataset_at(&connection->server->pipeline, path, &spec->dataset, err);
-}
-
-/* @return also in a failure, spec->dataset is NULL or held */
-static int resolve_dataset(const struct connection *connection, const char *source, const struct config_stream *stream,
-                           struct stream_spec *spec, struct feedd_error *err)
-{
-    const struct config *config = connection->server->config;
-    const struct reader_config *dataset = NULL;
-    if (stream == NULL && source[0] == '/') {
-        int status = resolve_path(connection, source, spec, err);
-        if (status == 0)
-            dataset_hold(spec->dataset);
-        return status;
-    }
-    if (stream != NULL) {
-        dataset = stream->dataset;
-        spec->selection = stream->selection;
-    } else if (!config_dataset_selection(config, source, &dataset, &spec->selection)) {
-        return error_set(err, FEEDD_E_NOT_FOUND, "no stream and no dataset is called '%s' in %s", source, config->path);
-    }
-    spec->dataset = pipeline_dataset(&connection->server->pipeline, dataset->name);
-    dataset_hold(spec->dataset);
-    if (!access_allows(&config->dataset_access[dataset - config->datasets], connection->uid, connection->groups,
-                       connection->group_count))
-        return error_set(err, FEEDD_E_ACCESS, "dataset %s is not for user %u: `allow` in %s says whose it is",
-                         dataset->name, (unsigned)connection->uid, config->path);
-    return 0;
-}
-
-static bool can_map(const Feedd__Open *open, const char *transport)
-{
-    for (size_t i = 0; i < open->n_transports; i++)
-        if (strcmp(open->transports[i], transport) == 0)
-            return true;
-    return open->n_transports == 0;
-}
-
-/* Where the batches shall live, and why there. */
-static int resolve_device(const struct pipeline *pipeline, const Feedd__Open *open, struct stream_spec *spec,
-                          struct feedd_error *err)
-{
-    struct feedd_error reason;
-    const bool named = open->device != NULL && open->device[0] != '\0';
-    error_set(&reason, 0, "%.200s", open->device_reason != NULL ? open->device_reason : "no device was asked for");
-    struct gpu *gpu = named ? gpus_find(&pipeline->gpus, open->device, &reason) : NULL;
-    if (gpu != NULL && !can_map(open, gpu->backend->transport)) {
-        error_set(&reason, FEEDD_E_UNSUPPORTED, "batches on a GPU are mapped by '%s', which the client can't",
-                  gpu->backend->transport);
-        gpu = NULL;
-    }
-    if (gpu != NULL) {
-        spec->gpu = gpu;
-        spec->backend = gpu->backend;
-        snprintf(spec->mode_reason, sizeof(spec->mode_reason), "the client asked for it, and can map it");
-        return 0;
-    }
-    if (named && !open->device_optional)
-        return error_set(err, reason.status, "device %.80s: %.900s", open->device, reason.message);
-    spec->backend = &backend_host;
-    snprintf(spec->mode_reason, sizeof(spec->mode_reason), "host memory: %.240s", reason.message);
-    for (char *c = spec->mode_reason; *c != '\0'; c++) /* it is shown on terminals */
-        if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F)
-            *c = '?';
-    return can_map(open, spec->backend->transport)
-               ? 0
-               : error_set(err, FEEDD_E_UNSUPPORTED, "none of the %zu transports that the client can map is '%s'",
-                           open->n_transports, spec->backend->transport);
-}
-
-/* The configured stream or dataset, and over it what the client asked for. */
-static int resolve(const struct connection *connection, const Feedd__Open *open, struct group_spec *group,
-                   struct feedd_error *err)
-{
-    const struct server *server = connection->server;
-    struct stream_spec *spec = &group->stream;
-    const struct config_stream *stream = config_stream(server->config, open->source);
-    memset(group, 0, sizeof(*group));
-    int status = resolve_dataset(connection, open->source, stream, spec, err);
-    if (status != 0)
-        return status;
-    spec->transform.kind = TRANSFORM_NONE;
-    spec->on_error = FEEDD_ON_ERROR_SUBSTITUTE;
-    spec->order = (struct sampler_spec){
-        .order = FEEDD_ORDER_SEQUENTIAL, .tail = FEEDD_TAIL_DROP, .batch_size = 64, .world_size = 1};
-    if (stream != NULL) {
-        spec->order.order = stream->order;
-        spec->order.tail = stream->tail;
-        spec->order.seed = stream->seed;
-        spec->order.epochs = stream->epochs;
-        spec->order.batch_size = stream->batch_size;
-        spec->depth = stream->depth;
-        spec->transform = stream->transform;
-        spec->on_error = stream->on_error;
-    }
-    if (open->has_batch_size)
-        spec->order.batch_size = open->batch_size;
-    if (open->has_order)
-        spec->order.order = (int)open->order;
-    if (open->has_tail)
-        spec->order.tail = (int)open->tail;
-    if (open->has_seed)
-        spec->order.seed = open->seed;
-    if (open->has_epochs)
-        spec->order.epochs = open->epochs;
-    if (open->has_rank)
-        spec->order.rank = open->rank;
-    if (open->has_world_size)
-        spec->order.world_size = open->world_size;
-    if (open->has_depth) {
-        if (open->depth < 2 || open->depth > FEEDD_MAX_DEPTH)
-            return error_set(err, FEEDD_E_ARGUMENT, "depth %u: allowed are 2 to %u", open->depth, FEEDD_MAX_DEPTH);
-        spec->depth = open->depth;
-    }
-    if (open->transform != NULL) {
-        status = config_transform_text(open->transform, &spec->transform, err);
-        if (status != 0)
-            return status;
-    }
-    if (order_name(spec->order.order) == NULL)
-        return error_set(err, FEEDD_E_ARGUMENT, "order %d: allowed are 1 (sequential) and 2 (shuffle)",
-                         spec->order.order);
-    status = resolve_device(&server->pipeline, open, spec, err);
-    if (status == 0)
-        status = resolve_group(stream, open, group, err);
-    if (status == 0 && open->resume != NULL)
-        status = apply_token(open, spec, err);
-    return status;
-}
-
 /* The group for it, and the connection's end of it. */
 static int join(struct connection *connection, const Feedd__Open *open, struct group_spec *spec,
-                struct feedd_error *err)
+                const struct delivery *delivery, struct feedd_error *err)
 {
     struct server *server = connection->server;
     spec->uid = connection->uid;
@@ -510,6 +325,7 @@ static int join(struct connection *connection, const Feedd__Open *open, struct g
     attachment->connection = connection;
     attachment->request = open->request;
     attachment->source = source;
+    attachment->delivery = *delivery;
     int status = group_join(&server->pipeline, spec, on_member_event, attachment, &attachment->member, err);
     if (status != 0) {
         free(source);
@@ -528,16 +344,17 @@ static int open_stream(struct connection *connection, const Feedd__Open *open, s
 {
     struct server *server = connection->server;
     struct group_spec spec;
+    struct delivery delivery;
     if (server->stopping)
         return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
     if (connection->stream_count >= server->config->streams_per_client_max)
         return error_set(err, FEEDD_E_LIMIT, "%u streams are open, as many as streams_per_client_max allows",
                          connection->stream_count);
-    int status = resolve(connection, open, &spec, err);
+    int status = resolve_open(connection, open, &spec, &delivery, err);
     if (status == 0)
-        status = join(connection, open, &spec, err);
+        status = join(connection, open, &spec, &delivery, err);
     if (spec.stream.dataset != NULL)
-        dataset_drop(spec.stream.dataset); /* resolve_dataset()'s hold: the group has one of its own */
+        dataset_drop(spec.stream.dataset); /* resolve_open()'s hold: the group has one of its own */
     return status;
 }
 
@@ -577,10 +394,17 @@ static int handle_attach(struct connection *connection, const Feedd__Attach *att
         return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u, which was never opened", attach->stream);
     if (attachment == NULL)
         return 0;
-    if (attachment->attached || attach->nonce != stream_of(attachment)->ring->nonce)
-        return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u %s", attach->stream,
-                         attachment->attached ? "a second time" : "without having mapped its ring");
+    if (attachment->attached)
+        return error_set(err, FEEDD_E_PROTOCOL, "ATTACH to stream %u a second time", attach->stream);
+    if (attach->nonce != attachment->member->site->ring->nonce) { /* another transport may do better */
+        struct feedd_error reason;
+        error_set(&reason, FEEDD_E_PROTOCOL, "ATTACH to stream %u without having mapped its ring", attach->stream);
+        open_failed(attachment, &reason);
+        return 0;
+    }
     attachment->attached = true;
+    if (attach->has_confirm && attach->confirm)
+        attachment->count_changed = true;
     mark_unflushed(attachment); /* what was marked before it could be told */
     group_attach(attachment->member);
     return 0;
@@ -618,12 +442,11 @@ static int start_verification(struct connection *connection, const Feedd__Verify
     struct stream_spec spec = {.dataset = NULL};
     if (server->stopping)
         return error_set(err, FEEDD_E_SHUTDOWN, "feedd is stopping");
-    int status =
-        resolve_dataset(connection, message->source, config_stream(server->config, message->source), &spec, err);
+    int status = resolve_source(connection, message->source, &spec, err);
     if (status == 0)
         status = verification_start(connection, message, spec.dataset, spec.selection, err);
     if (spec.dataset != NULL)
-        dataset_drop(spec.dataset); /* resolve_dataset()'s hold: the verification has one of its own */
+        dataset_drop(spec.dataset); /* resolve_source()'s hold: the verification has one of its own */
     return status;
 }
 
@@ -679,7 +502,7 @@ static int handle_status(struct connection *connection, const Feedd__Status *sta
     int status = write_report(connection, status_message, &text, &err);
     size_t bytes = text != NULL ? strlen(text) : 0;
     if (status == 0)
-        status = backend_memfd_new("feedd-report", bytes, &fd, &memory, &err);
+        status = backend_memfd_new("feedd-report", bytes, -1, &fd, &memory, &err);
     if (status == 0) {
         memcpy(memory, text, bytes);
         munmap(memory, bytes);

@@ -9,6 +9,7 @@
 #include "connection.h"
 #include "group.h"
 #include "list.h"
+#include "resolve.h"
 
 /* One stream of one connection. */
 struct attachment {
@@ -17,6 +18,7 @@ struct attachment {
     uint32_t number;  /* on this connection, from 1 */
     uint32_t request; /* the OPEN that it answers */
     char *source;     /* as opened */
+    struct delivery delivery;
     struct member *member;
     bool opened;        /* STREAM was sent */
     bool attached;      /* the client has proved that it maps the ring: READY may be sent */
@@ -24,6 +26,10 @@ struct attachment {
     bool ended;         /* no more batches will be published */
     bool end_sent;
 };
+
+/* Why batches get to it so, for a person: transport and normalising. */
+#define CONTROL_REASON 256
+void control_mode_reason(const struct attachment *attachment, char out[CONTROL_REASON]);
 
 /* Handles one packet. @return 0; an error when the client broke the protocol: the connection has to be closed */
 int control_packet(struct connection *connection, const struct wire_packet *packet, struct feedd_error *err);

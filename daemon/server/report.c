@@ -11,7 +11,9 @@
 #include "control.h"
 #include "error.h"
 #include "gpu.h"
+#include "output.h"
 #include "server.h"
+#include "site.h"
 #include "stream.h"
 #include "verification.h"
 
@@ -44,8 +46,8 @@ static struct holder find_holder(const struct stream *stream, uint64_t now_ns)
         const struct member *member = container_of(node, struct member, node);
         for (uint32_t slot = 0; member->leases != NULL && slot < stream->depth; slot++)
             if (member->leases[slot].state != LEASE_NONE && member->leases[slot].seq < holder.seq) {
-                uint64_t ready_ns =
-                    slot_record_at(stream->ring->meta, &stream->ring->spec.layout, slot)->time_ns[FEEDD_TIME_READY];
+                const struct ring *ring = member->site->ring;
+                uint64_t ready_ns = slot_record_at(ring->meta, &ring->spec.layout, slot)->time_ns[FEEDD_TIME_READY];
                 holder = (struct holder){attachment_of(member)->connection, member->leases[slot].seq,
                                          (double)(now_ns - ready_ns) / 1e9};
             }
@@ -53,7 +55,31 @@ static struct holder find_holder(const struct stream *stream, uint64_t now_ns)
     return holder;
 }
 
-static void client_bottleneck(const struct stream *stream, struct bottleneck *b)
+/* The site of which most stands ready: it is the one that holds the others back. NULL: none is open */
+static const struct site *fullest_site(const struct stream *stream)
+{
+    const struct site *fullest = NULL;
+    list_each (node, after, &stream->sites) {
+        const struct site *site = container_of(node, struct site, node);
+        if (site->state == SITE_OPEN && (fullest == NULL || site->ready > fullest->ready))
+            fullest = site;
+    }
+    return fullest;
+}
+
+/* The busiest of the GPUs that a stream's batches are copied to, or NULL. */
+static const struct gpu *busiest_gpu(const struct stream *stream)
+{
+    const struct gpu *busiest = NULL;
+    list_each (node, after, &stream->sites) {
+        const struct gpu *gpu = container_of(node, struct site, node)->gpu;
+        if (gpu != NULL && (busiest == NULL || gpu->rate.busy > busiest->rate.busy))
+            busiest = gpu;
+    }
+    return busiest;
+}
+
+static void client_bottleneck(const struct stream *stream, uint32_t ready, struct bottleneck *b)
 {
     struct holder holder = find_holder(stream, clock_ns());
     b->stage = "client";
@@ -65,7 +91,7 @@ static void client_bottleneck(const struct stream *stream, struct bottleneck *b)
                  (unsigned long long)holder.seq, holder.seconds);
     else
         snprintf(b->text, sizeof(b->text), "%s[%d]: %u of %u batches wait for it", holder.connection->name,
-                 (int)holder.connection->pid, stream->ready, stream->depth);
+                 (int)holder.connection->pid, ready, stream->depth);
 }
 
 /* What keeps one stream from being faster, over the last second: its readers when most of the ring stands ready, the
@@ -75,6 +101,10 @@ static struct bottleneck stream_bottleneck(const struct server *server, const st
     struct bottleneck b = {.stage = "idle"};
     double busy = server->pipeline.rate.busy;
     uint32_t workers = pool_worker_count(server->pipeline.pool);
+    const struct site *fullest = fullest_site(stream);
+    const struct gpu *gpu = busiest_gpu(stream);
+    const uint32_t ready = fullest != NULL ? fullest->ready : 0;
+    const double ready_mean = fullest != NULL ? fullest->rate.ready : 0;
     if (stream->state == STREAM_OPENING) {
         b.stage = "open";
         snprintf(b.text, sizeof(b.text), "opening dataset %s", stream->spec.dataset->config->name);
@@ -84,23 +114,23 @@ static struct bottleneck stream_bottleneck(const struct server *server, const st
         b.stage = "gate";
         snprintf(b.text, sizeof(b.text), "%u of %u members are there", group_attached_count(stream->group),
                  stream->group->gate_members);
-    } else if (stream->ready >= FULL * stream->depth && stream->rate.ready >= FULL * stream->depth) {
-        client_bottleneck(stream, &b);
-    } else if (stream->spec.gpu != NULL && stream->spec.gpu->rate.busy >= COPYING) {
+    } else if (ready >= FULL * stream->depth && ready_mean >= FULL * stream->depth) {
+        client_bottleneck(stream, ready, &b);
+    } else if (gpu != NULL && gpu->rate.busy >= COPYING) {
         b.stage = "copy";
-        snprintf(b.text, sizeof(b.text), "copies to %s take %.0f %% of the time, %.1f GB/s", stream->spec.gpu->uuid,
-                 stream->spec.gpu->rate.busy * 100, stream->spec.gpu->rate.copied_bytes_s / 1e9);
+        snprintf(b.text, sizeof(b.text), "copies to %s take %.0f %% of the time, %.1f GB/s", gpu->uuid,
+                 gpu->rate.busy * 100, gpu->rate.copied_bytes_s / 1e9);
     } else if (busy >= BUSY) {
         b.stage = "decode";
         snprintf(b.text, sizeof(b.text), "%u workers %.0f %% busy, %.1f of %u batches ready", workers, busy * 100,
-                 stream->rate.ready, stream->depth);
+                 ready_mean, stream->depth);
     } else if (stream->rate.batches_s > 0) {
         b.stage = "latency";
         snprintf(
             b.text, sizeof(b.text),
             "workers %.0f %% busy, %.1f of %u batches ready: the time goes into the way between; larger batches or a "
             "deeper ring would help",
-            busy * 100, stream->rate.ready, stream->depth);
+            busy * 100, ready_mean, stream->depth);
     } else {
         snprintf(b.text, sizeof(b.text), "nothing was asked for in the last second");
     }
@@ -143,6 +173,87 @@ static json_t *dataset_json(struct dataset *dataset)
                      failed ? text(dataset->error.message) : json_null());
 }
 
+static const char *transport_of(const struct site *site)
+{
+    return transport_name(site->transport);
+}
+
+static json_t *device_json(const struct site *site)
+{
+    return site->gpu != NULL ? json_string(site->gpu->uuid) : json_null();
+}
+
+/* One of a site's members, or NULL: they agree in how batches get to them, and tell why. */
+static const struct attachment *attachment_at(const struct site *site)
+{
+    list_each (node, after, &site->stream->group->members) {
+        const struct member *member = container_of(node, struct member, node);
+        if (member->site == site)
+            return attachment_of(member);
+    }
+    return NULL;
+}
+
+static json_t *sites_json(const struct stream *stream)
+{
+    json_t *sites = json_array();
+    list_each (node, after, &stream->sites) {
+        const struct site *site = container_of(node, struct site, node);
+        const struct attachment *attachment = attachment_at(site);
+        json_array_append_new(
+            sites, json_pack("{s:s, s:o, s:s, s:o, s:i, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I}", "transport",
+                             transport_of(site), "device", device_json(site), "state", site_states[site->state].name,
+                             "reason", attachment != NULL ? text(attachment->delivery.reason) : json_null(), "members",
+                             (int)site->member_count, "attached", (int)site->attached_count, "ready", (int)site->ready,
+                             "ready_mean", site->rate.ready, "slot_bytes", integer(site->spec.layout.slot_bytes),
+                             "records_bytes", integer(site->meta_bytes), "gpu_bytes", integer(site->gpu_bytes),
+                             "copies", integer(site->stats.copies), "copied_bytes", integer(site->stats.copied_bytes)));
+    }
+    return sites;
+}
+
+/* What slots hold in place of uint8 images; null: nothing. */
+static json_t *output_json(const struct stream *stream)
+{
+    const struct output_spec *output = &stream->plan.output;
+    json_t *mean = json_array(), *std = json_array();
+    if (output->mode <= FEEDD_NORMALIZE_CLIENT) { /* 0: not planned yet */
+        json_decref(mean);
+        json_decref(std);
+        return json_null();
+    }
+    for (uint32_t c = 0; output->dtype != FEEDD_U8 && c < stream->plan.channels; c++) {
+        json_array_append_new(mean, json_real(output->mean[c]));
+        json_array_append_new(std, json_real(output->std[c]));
+    }
+    return json_pack("{s:s, s:s, s:o, s:o, s:f}", "dtype", dtype_name(output->dtype), "layout",
+                     output->nchw ? "nchw" : "nhwc", "mean", mean, "std", std, "scale", output->scale);
+}
+
+/* How batches get to the clients: where there are several sites, as at the first one, and the totals. */
+static json_t *delivery_json(const struct stream *stream)
+{
+    const bool planned = stream->depth > 0; /* before, a worker writes stream->plan */
+    const struct output_spec *output = planned ? &stream->plan.output : &stream->spec.output;
+    const struct site *first = list_empty(&stream->sites) ? NULL : container_of(stream->sites.next, struct site, node);
+    const struct attachment *attachment = first != NULL ? attachment_at(first) : NULL;
+    uint64_t gpu_bytes = 0, slot_bytes = planned ? stream->plan.layout.slot_bytes : 0;
+    char reason[CONTROL_REASON] = "";
+    list_each (node, after, &stream->sites)
+        gpu_bytes += container_of(node, struct site, node)->gpu_bytes;
+    if (first != NULL && first->reserved)
+        slot_bytes = first->spec.layout.slot_bytes;
+    if (attachment != NULL)
+        control_mode_reason(attachment, reason);
+    return json_pack("{s:s, s:s, s:o, s:I, s:s, s:s, s:o, s:o, s:I, s:I, s:o}", "backend",
+                     first != NULL && first->gpu != NULL ? first->gpu->backend->name : backend_host.name, "transport",
+                     transport_name(first != NULL ? first->transport : TRANSPORT_HOST), "device",
+                     first != NULL ? device_json(first) : json_null(), "slot_bytes", integer(slot_bytes), "normalize",
+                     normalize_mode_name(output->mode), "normalize_reason", output->reason, "output",
+                     planned ? output_json(stream) : json_null(), "mode_reason", text(reason), "pinned_bytes",
+                     integer(stream->pinned_bytes), "gpu_bytes", integer(gpu_bytes), "sites", sites_json(stream));
+}
+
 /* Where the workers' time for a stream went, since it began. */
 static json_t *stages_json(const struct stream *stream)
 {
@@ -155,30 +266,28 @@ static json_t *stream_json(const struct server *server, const struct stream *str
 {
     struct bottleneck b = stream_bottleneck(server, stream);
     const struct sampler_spec *order = &stream->spec.order;
+    const struct site *fullest = fullest_site(stream);
     double latency_ms =
         stream->stats.batches > 0 ? (double)stream->stats.latency_ns / (double)stream->stats.batches / 1e6 : 0;
+    uint64_t ring_bytes = stream->staging_bytes;
+    list_each (node, after, &stream->sites)
+        ring_bytes += container_of(node, struct site, node)->meta_bytes;
     json_t *json =
-        json_pack("{s:I, s:o, s:s, s:o, s:s, s:s, s:I, s:I, s:s, s:i, s:i, s:i}", "stream", integer(stream->number),
+        json_pack("{s:I, s:o, s:s, s:o, s:s, s:I, s:I, s:s, s:i, s:i, s:i}", "stream", integer(stream->number),
                   "dataset", text(stream->spec.dataset->config->name), "state", stream_states[stream->state].name,
-                  "bottleneck", bottleneck_json(&b), "backend", stream->spec.backend->name, "order",
-                  order_name(order->order), "seed", integer(order->seed), "epochs", integer(order->epochs), "tail",
-                  tail_name(order->tail) ? tail_name(order->tail) : "?", "batch_size", (int)order->batch_size, "rank",
-                  (int)order->rank, "world_size", (int)order->world_size);
-    json_t *now =
-        json_pack("{s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I, s:I}", "depth",
-                  (int)stream->depth, "filling", (int)stream->in_flight, "filled", (int)stream->filled, "ready",
-                  (int)stream->ready, "epoch", integer(stream->next_epoch), "position", integer(stream->next_position),
-                  "batches", integer(stream->stats.batches), "samples", integer(stream->stats.samples), "batches_per_s",
-                  stream->rate.batches_s, "samples_per_s", stream->rate.samples_s, "ready_mean", stream->rate.ready,
-                  "workers_mean", stream->rate.workers, "latency_ms", latency_ms, "slot_bytes",
-                  integer(stream->ring_spec.layout.slot_bytes), "ring_bytes", integer(stream->ring_bytes));
+                  "bottleneck", bottleneck_json(&b), "order", order_name(order->order), "seed", integer(order->seed),
+                  "epochs", integer(order->epochs), "tail", tail_name(order->tail) ? tail_name(order->tail) : "?",
+                  "batch_size", (int)order->batch_size, "rank", (int)order->rank, "world_size", (int)order->world_size);
+    json_t *now = json_pack("{s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:f, s:I}", "depth",
+                            (int)stream->depth, "filling", (int)stream->filling, "filled", (int)stream->filled,
+                            "copying", (int)stream->copying, "ready", (int)(fullest != NULL ? fullest->ready : 0),
+                            "epoch", integer(stream->next_epoch), "position", integer(stream->next_position), "batches",
+                            integer(stream->stats.batches), "samples", integer(stream->stats.samples), "batches_per_s",
+                            stream->rate.batches_s, "samples_per_s", stream->rate.samples_s, "ready_mean",
+                            fullest != NULL ? fullest->rate.ready : 0, "workers_mean", stream->rate.workers,
+                            "latency_ms", latency_ms, "ring_bytes", integer(ring_bytes));
     json_object_update_new(json, now);
-    const struct gpu *gpu = stream->spec.gpu;
-    json_object_update_new(json,
-                           json_pack("{s:s, s:o, s:s, s:s, s:I, s:I}", "transport", stream->spec.backend->transport,
-                                     "device", gpu != NULL ? json_string(gpu->uuid) : json_null(), "normalize",
-                                     "client", "mode_reason", stream->spec.mode_reason, "pinned_bytes",
-                                     integer(stream->pinned_bytes), "gpu_bytes", integer(stream->gpu_bytes)));
+    json_object_update_new(json, delivery_json(stream));
     json_object_set_new(json, "stages", stages_json(stream));
     const struct group *group = stream->group;
     json_object_update_new(json,
@@ -193,12 +302,26 @@ static json_t *gpu_json(const struct pipeline *pipeline, const struct gpu *gpu)
     static const char *const states[] = {[GPU_STARTING] = "starting", [GPU_UP] = "up", [GPU_DOWN] = "down"};
     int state = atomic_load_explicit(&gpu->state, memory_order_acquire);
     uint64_t limit = pipeline->limits.gpu_memory_max != 0 ? pipeline->limits.gpu_memory_max : gpu->memory_bytes / 2;
-    return json_pack(
-        "{s:s, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "gpu", gpu->uuid, "name", text(gpu->name),
-        "state", states[state], "error", state == GPU_DOWN ? text(gpu->error.message) : json_null(), "memory_bytes",
-        integer(gpu->memory_bytes), "ring_bytes", integer(gpu->reserved_bytes), "ring_max", integer(limit), "copies",
-        integer(gpu->stats.copies), "copied_bytes", integer(gpu->stats.copied_bytes), "copies_per_s",
-        gpu->rate.copies_s, "copied_bytes_per_s", gpu->rate.copied_bytes_s, "copying", gpu->rate.busy);
+    return json_pack("{s:s, s:o, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f}", "gpu", gpu->uuid, "name",
+                     text(gpu->name), "state", states[state], "error",
+                     state == GPU_DOWN ? text(gpu->error.message) : json_null(), "memory_bytes",
+                     integer(gpu->memory_bytes), "ring_bytes", integer(gpu->reserved_bytes), "ring_max", integer(limit),
+                     "copies", integer(gpu->stats.copies), "copied_bytes", integer(gpu->stats.copied_bytes), "kernels",
+                     integer(gpu->stats.kernels), "copies_per_s", gpu->rate.copies_s, "copied_bytes_per_s",
+                     gpu->rate.copied_bytes_s, "copying", gpu->rate.busy);
+}
+
+/* Empty: they run anywhere. */
+static json_t *workers_near_json(const struct pool *pool)
+{
+    uint32_t count;
+    const struct pool_node *nodes = pool_nodes(pool, &count);
+    json_t *json = json_array();
+    for (uint32_t i = 0; i < count; i++)
+        json_array_append_new(json,
+                              json_pack("{s:i, s:i, s:i, s:i}", "node", nodes[i].node, "workers", (int)nodes[i].workers,
+                                        "cpus", (int)nodes[i].cpus, "gpus", (int)nodes[i].gpus));
+    return json;
 }
 
 static json_t *client_json(const struct connection *connection, uint64_t now_ns)
@@ -208,11 +331,12 @@ static json_t *client_json(const struct connection *connection, uint64_t now_ns)
         const struct attachment *attachment = container_of(node, struct attachment, node);
         const struct member *member = attachment->member;
         const struct stream *stream = member->group->stream;
-        json_array_append_new(streams, json_pack("{s:I, s:o, s:s, s:i, s:i, s:I}", "stream",
-                                                 integer(stream != NULL ? stream->number : 0), "source",
-                                                 text(attachment->source), "state", member_states[member->state].name,
-                                                 "held", (int)(member->lease_count - member->ready_count), "untold",
-                                                 (int)member->ready_count, "released", integer(member->released)));
+        json_array_append_new(
+            streams,
+            json_pack("{s:I, s:o, s:s, s:s, s:i, s:i, s:I}", "stream", integer(stream != NULL ? stream->number : 0),
+                      "source", text(attachment->source), "transport", transport_name(member->transport), "state",
+                      member_states[member->state].name, "held", (int)(member->lease_count - member->ready_count),
+                      "untold", (int)member->ready_count, "released", integer(member->released)));
     }
     return json_pack("{s:I, s:s, s:i, s:I, s:s, s:f, s:i, s:o}", "client", integer(connection->number), "name",
                      connection->name, "pid", (int)connection->pid, "uid", integer(connection->uid), "state",
@@ -296,9 +420,10 @@ char *report_status(const struct connection *to)
             json_array_append_new(verifications, verification_json(connection, now_ns));
     }
     json_t *daemon =
-        json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid", (int)getpid(),
-                  "uptime_s", (double)(now_ns - server->started_ns) / 1e9, "config", text(server->config->path),
-                  "socket", text(server->listener.path), "workers", (int)pool_worker_count(pipeline->pool),
+        json_pack("{s:s, s:i, s:f, s:o, s:o, s:i, s:o, s:i, s:f, s:I, s:I}", "version", FEEDD_VERSION, "pid",
+                  (int)getpid(), "uptime_s", (double)(now_ns - server->started_ns) / 1e9, "config",
+                  text(server->config->path), "socket", text(server->listener.path), "workers",
+                  (int)pool_worker_count(pipeline->pool), "workers_near", workers_near_json(pipeline->pool),
                   "workers_stuck", (int)pool_stuck_count(pipeline->pool), "workers_busy", pipeline->rate.busy,
                   "connections", integer(server->stats.connections), "refused", integer(server->stats.refused));
     json_t *memory =

@@ -151,6 +151,7 @@ int server_init(struct server *server, const struct config *config, const char *
     uint64_t available = machine_memory_available();
     struct pipeline_limits limits = {
         .workers = config->workers != 0 ? config->workers : machine_cpu_count(),
+        .numa = config->numa,
         .ring_memory_max = memory_limit(config->ring_memory_max, available),
         .pinned_max = config->pinned_max,
         .gpu_memory_max = config->gpu_memory_max,

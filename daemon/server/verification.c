@@ -47,7 +47,7 @@ static void write_report(struct pool_task *task)
         return;
     }
     verification->report_bytes = strlen(text);
-    verification->status = backend_memfd_new("feedd-report", verification->report_bytes, &verification->report_fd,
+    verification->status = backend_memfd_new("feedd-report", verification->report_bytes, -1, &verification->report_fd,
                                              &memory, &verification->error);
     if (verification->status == 0) {
         memcpy(memory, text, verification->report_bytes);

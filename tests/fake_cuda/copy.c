@@ -53,9 +53,11 @@ static cudaError_t copy(const char *function, void *to, const void *from, size_t
     if (error == cudaSuccess && bytes > 0 && (unsigned)kind > cudaMemcpyDefault)
         error = cudaErrorInvalidMemcpyDirection;
     if (error == cudaSuccess && bytes > 0)
-        error = memory_place(to, bytes, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice, &target);
+        error = memory_place(to, bytes, kind == cudaMemcpyHostToDevice || kind == cudaMemcpyDeviceToDevice,
+                             MEMORY_WRITE, &target);
     if (error == cudaSuccess && bytes > 0)
-        error = memory_place(from, bytes, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice, &source);
+        error = memory_place(from, bytes, kind == cudaMemcpyDeviceToHost || kind == cudaMemcpyDeviceToDevice,
+                             MEMORY_READ, &source);
     if (error == cudaSuccess && bytes > 0) {
         const bool staged = source.pageable && bytes <= STAGED_BYTES_MAX;
         struct copy *copy = setup_need(malloc(sizeof(*copy) + (staged ? bytes : 0)));
@@ -90,7 +92,7 @@ static cudaError_t set(const char *function, void *to, int value, size_t bytes, 
     if (error == cudaSuccess)
         error = stream_find(handle, &stream);
     if (error == cudaSuccess && bytes > 0)
-        error = memory_place(to, bytes, true, &target);
+        error = memory_place(to, bytes, true, MEMORY_WRITE, &target);
     if (error == cudaSuccess && bytes > 0) {
         struct copy *copy = setup_need(malloc(sizeof(*copy)));
         *copy = (struct copy){.to = target.memory, .bytes = bytes, .value = value};

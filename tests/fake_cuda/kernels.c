@@ -17,6 +17,7 @@
 struct access {
     const void *address;
     size_t bytes;
+    enum memory_access access;
 };
 
 struct launch {
@@ -31,7 +32,8 @@ static cudaError_t run(void *argument)
     const struct launch *launch = argument;
     void *memory[ACCESSES_MAX] = {NULL};
     for (unsigned i = 0; i < launch->access_count; i++) {
-        memory[i] = memory_resolve(launch->accesses[i].address, launch->accesses[i].bytes);
+        const struct access *access = &launch->accesses[i];
+        memory[i] = memory_resolve(access->address, access->bytes, access->access);
         if (memory[i] == NULL)
             return cudaErrorIllegalAddress;
     }
@@ -46,9 +48,9 @@ static struct launch *launch_new(void (*kernel)(const void *parameters, void *co
     return launch;
 }
 
-static void launch_access(struct launch *launch, const void *address, size_t bytes)
+static void launch_access(struct launch *launch, const void *address, size_t bytes, enum memory_access access)
 {
-    launch->accesses[launch->access_count++] = (struct access){.address = address, .bytes = bytes};
+    launch->accesses[launch->access_count++] = (struct access){.address = address, .bytes = bytes, .access = access};
 }
 
 /* @param launch  owned here */
@@ -93,8 +95,8 @@ int normalize_cuda_launch(const struct normalize_params *params, const uint8_t *
     job->has_windows = windows != NULL;
     if (windows != NULL)
         memcpy(job->windows, windows, windows_bytes);
-    launch_access(launch, in, params->batch * in_sample);
-    launch_access(launch, out, normalize_bytes(params));
+    launch_access(launch, in, params->batch * in_sample, MEMORY_READ);
+    launch_access(launch, out, normalize_bytes(params), MEMORY_WRITE);
     return launch_on(__func__, launch, stream);
 }
 
@@ -125,7 +127,27 @@ int gpu_checksum(const void *device, size_t bytes, uint64_t *pinned_out, void *s
 {
     struct launch *launch = launch_new(checksum, sizeof(bytes));
     memcpy(launch->parameters, &bytes, sizeof(bytes));
-    launch_access(launch, device, bytes);
-    launch_access(launch, pinned_out, sizeof(*pinned_out));
+    launch_access(launch, device, bytes, MEMORY_READ);
+    launch_access(launch, pinned_out, sizeof(*pinned_out), MEMORY_WRITE);
+    return launch_on(__func__, launch, stream);
+}
+
+struct fill_job {
+    size_t bytes;
+    uint8_t value;
+};
+
+static void fill(const void *parameters, void *const memory[])
+{
+    const struct fill_job *job = parameters;
+    memset(memory[0], job->value, job->bytes);
+}
+
+int gpu_fill(void *device, size_t bytes, uint8_t value, void *stream)
+{
+    const struct fill_job job = {.bytes = bytes, .value = value};
+    struct launch *launch = launch_new(fill, sizeof(job));
+    memcpy(launch->parameters, &job, sizeof(job));
+    launch_access(launch, device, bytes, MEMORY_WRITE);
     return launch_on(__func__, launch, stream);
 }

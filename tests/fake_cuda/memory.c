@@ -27,7 +27,14 @@
 #define HOST_REGISTER_FLAGS                                                                                            \
     (cudaHostRegisterPortable | cudaHostRegisterMapped | cudaHostRegisterIoMemory | cudaHostRegisterReadOnly)
 
-enum range_kind { RANGE_ALLOCATION, RANGE_IMPORT, RANGE_REGISTERED, RANGE_HOST_ALLOCATION };
+enum range_kind {
+    RANGE_ALLOCATION,
+    RANGE_IMPORT,
+    RANGE_REGISTERED,
+    RANGE_HOST_ALLOCATION,
+    RANGE_MAPPING, /* virtual.c */
+    RANGE_KINDS
+};
 
 /* Memory that the GPU can use. */
 struct range {
@@ -37,7 +44,8 @@ struct range {
     uint8_t *address; /* as the GPU sees it */
     uint8_t *memory;  /* as the host does; the same but for device memory */
     size_t bytes;
-    int fd; /* of device memory */
+    unsigned refused; /* of enum memory_access: what the GPU must not do with it */
+    int fd;           /* of device memory, but for a mapping, which virtual.c owns */
     uint64_t tag;
     unsigned opens; /* of an import */
 };
@@ -55,7 +63,7 @@ static pthread_mutex_t import_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static bool on_device(const struct range *range)
 {
-    return range->kind == RANGE_ALLOCATION || range->kind == RANGE_IMPORT;
+    return range->kind == RANGE_ALLOCATION || range->kind == RANGE_IMPORT || range->kind == RANGE_MAPPING;
 }
 
 /* Under the lock: the range that holds the address, or NULL. */
@@ -92,14 +100,14 @@ static void range_add(const struct range *range)
 
 static void range_release(struct range *range)
 {
-    if (on_device(range)) {
+    if (range->kind == RANGE_ALLOCATION || range->kind == RANGE_IMPORT) {
         const size_t mapped = (range->bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
         munmap(range->address, mapped);
         munmap(range->memory, mapped);
         close(range->fd);
     }
     if (range->kind == RANGE_ALLOCATION)
-        atomic_fetch_sub_explicit(&range->device->allocated, range->bytes, memory_order_relaxed);
+        device_give_back(range->device, range->bytes);
     if (range->kind == RANGE_HOST_ALLOCATION)
         free(range->memory);
     free(range);
@@ -133,12 +141,12 @@ static bool range_begins(const void *address, enum range_kind kind)
     return begins;
 }
 
-void *memory_resolve(const void *address, size_t bytes)
+void *memory_resolve(const void *address, size_t bytes, unsigned access)
 {
     pthread_rwlock_rdlock(&lock);
     const struct range *range = range_of(address);
     void *memory = NULL;
-    if (range != NULL) {
+    if (range != NULL && (range->refused & access) == 0) {
         const size_t offset = (size_t)((const uint8_t *)address - range->address);
         if (bytes <= range->bytes - offset)
             memory = range->memory + offset;
@@ -147,13 +155,15 @@ void *memory_resolve(const void *address, size_t bytes)
     return memory;
 }
 
-cudaError_t memory_place(const void *address, size_t bytes, bool by_gpu, struct memory_place *out)
+cudaError_t memory_place(const void *address, size_t bytes, bool by_gpu, enum memory_access access,
+                         struct memory_place *out)
 {
     cudaError_t error = cudaSuccess;
     pthread_rwlock_rdlock(&lock);
     const struct range *range = range_of(address);
     const size_t offset = range != NULL ? (size_t)((const uint8_t *)address - range->address) : 0;
-    if (range != NULL ? bytes > range->bytes - offset : address == NULL || range_overlapping(address, bytes) != NULL)
+    if (range != NULL ? bytes > range->bytes - offset || (range->refused & access) != 0
+                      : address == NULL || range_overlapping(address, bytes) != NULL)
         error = cudaErrorInvalidValue;
     else if (range != NULL)
         *out = (struct memory_place){.memory = range->memory + offset, .device = on_device(range)};
@@ -170,7 +180,7 @@ void memory_forget(const struct device *device)
     pthread_rwlock_wrlock(&lock);
     for (struct range **link = &ranges; *link != NULL;) {
         struct range *range = *link;
-        if (range->device == device) {
+        if (range->device == device && range->kind != RANGE_MAPPING) {
             *link = range->next;
             range_release(range);
         } else {
@@ -182,7 +192,7 @@ void memory_forget(const struct device *device)
 
 void memory_count(unsigned *allocations, unsigned *imports, unsigned *registered, unsigned *host_allocations)
 {
-    unsigned counts[4] = {0};
+    unsigned counts[RANGE_KINDS] = {0};
     pthread_rwlock_rdlock(&lock);
     for (const struct range *range = ranges; range != NULL; range = range->next)
         counts[range->kind]++;
@@ -191,6 +201,30 @@ void memory_count(unsigned *allocations, unsigned *imports, unsigned *registered
     *imports = counts[RANGE_IMPORT];
     *registered = counts[RANGE_REGISTERED];
     *host_allocations = counts[RANGE_HOST_ALLOCATION];
+}
+
+/* --- for virtual.c --- */
+
+void memory_map(struct device *device, void *address, void *memory, size_t bytes)
+{
+    range_add(&(struct range){.kind = RANGE_MAPPING,
+                              .device = device,
+                              .address = address,
+                              .memory = memory,
+                              .bytes = bytes,
+                              .refused = MEMORY_READ | MEMORY_WRITE});
+}
+
+void memory_set_access(const void *address, unsigned access)
+{
+    pthread_rwlock_wrlock(&lock);
+    range_of(address)->refused = (MEMORY_READ | MEMORY_WRITE) & ~access;
+    pthread_rwlock_unlock(&lock);
+}
+
+void memory_unmap(const void *address)
+{
+    range_remove(address, RANGE_MAPPING);
 }
 
 /* --- device memory --- */
@@ -218,12 +252,8 @@ static bool map_device(struct range *range)
 
 static cudaError_t allocate(struct device *device, size_t bytes, void **out)
 {
-    size_t allocated = atomic_load_explicit(&device->allocated, memory_order_relaxed);
-    do {
-        if (bytes > device->memory - allocated)
-            return cudaErrorMemoryAllocation;
-    } while (!atomic_compare_exchange_weak_explicit(&device->allocated, &allocated, allocated + bytes,
-                                                    memory_order_relaxed, memory_order_relaxed));
+    if (!device_take(device, bytes))
+        return cudaErrorMemoryAllocation;
     struct range range = {.kind = RANGE_ALLOCATION, .device = device, .bytes = bytes};
     char name[64];
     if (getrandom(&range.tag, sizeof(range.tag), 0) != sizeof(range.tag))
@@ -233,7 +263,7 @@ static cudaError_t allocate(struct device *device, size_t bytes, void **out)
     if (range.fd < 0 || ftruncate(range.fd, (off_t)bytes) != 0 || !map_device(&range)) {
         if (range.fd >= 0)
             close(range.fd);
-        atomic_fetch_sub_explicit(&device->allocated, bytes, memory_order_relaxed);
+        device_give_back(device, bytes);
         return cudaErrorMemoryAllocation;
     }
     range_add(&range);
@@ -327,8 +357,12 @@ cudaError_t cudaHostRegister(void *pointer, size_t bytes, unsigned flags)
     if (error == cudaSuccess && !mapped_for(pointer, bytes, (flags & cudaHostRegisterReadOnly) == 0))
         error = cudaErrorInvalidValue;
     if (error == cudaSuccess)
-        range_add(&(struct range){
-            .kind = RANGE_REGISTERED, .device = call.device, .address = pointer, .memory = pointer, .bytes = bytes});
+        range_add(&(struct range){.kind = RANGE_REGISTERED,
+                                  .device = call.device,
+                                  .address = pointer,
+                                  .memory = pointer,
+                                  .bytes = bytes,
+                                  .refused = flags & cudaHostRegisterReadOnly ? MEMORY_WRITE : 0});
     return call_end(&call, error, "pointer=%p bytes=%zu flags=%u", pointer, bytes, flags);
 }
 
@@ -408,7 +442,8 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
                            : on_device(range) ? cudaMemoryTypeDevice
                                               : cudaMemoryTypeHost;
         attributes->device = range != NULL ? range->device->ordinal : cudaInvalidDeviceId;
-        attributes->devicePointer = range != NULL ? (void *)(uintptr_t)pointer : NULL;
+        attributes->devicePointer =
+            range != NULL && (range->refused & MEMORY_READ) == 0 ? (void *)(uintptr_t)pointer : NULL;
         attributes->hostPointer = range == NULL || !on_device(range) ? (void *)(uintptr_t)pointer : NULL;
         pthread_rwlock_unlock(&lock);
     }
@@ -509,6 +544,8 @@ cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned
     cudaError_t error = call_begin(&call, __func__, CALL_DEVICE);
     if (error == cudaSuccess && (out == NULL || flags != cudaIpcMemLazyEnablePeerAccess))
         error = cudaErrorInvalidValue;
+    if (error == cudaSuccess)
+        error = setup_no_ipc();
     if (error == cudaSuccess) {
         pthread_mutex_lock(&import_lock);
         error = import(call.device, &handle, &pointer);

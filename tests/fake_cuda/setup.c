@@ -36,6 +36,8 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static struct device devices[FAKE_GPUS_MAX];
 static int visible_count;
 static cudaError_t absent; /* what keeps CUDA from working at all */
+static cudaError_t no_ipc; /* what opening an IPC handle returns, or cudaSuccess */
+static bool no_virtual;
 static struct rule rules[RULES_MAX];
 static unsigned rule_count;
 static int log_fd = -1;
@@ -148,7 +150,7 @@ static bool parse_error(const char *text, cudaError_t *out)
             *out = errors[i].error;
             return true;
         }
-    return false;
+    return driver_error_parse(text, out);
 }
 
 /* Whether this library has such a function: a rule for another would never apply, and its test pass unseen. */
@@ -156,6 +158,8 @@ static bool is_function(const char *name)
 {
     Dl_info self;
     char renamed[64]; /* as some headers do it */
+    if (driver_has(name))
+        return true;
     snprintf(renamed, sizeof(renamed), "%s_v2", name);
     void *library = dladdr(&once, &self) != 0 ? dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD) : NULL;
     const bool found = library != NULL && (dlsym(library, name) != NULL || dlsym(library, renamed) != NULL);
@@ -287,12 +291,25 @@ static int open_append(const char *variable)
     return fd;
 }
 
+/* @return cudaSuccess where the variable isn't set or empty, `refusal` for "1", or the error that it names */
+static cudaError_t read_refusal(const char *variable, cudaError_t refusal)
+{
+    const char *value = getenv(variable);
+    if (value == NULL || *value == '\0')
+        return cudaSuccess;
+    if (strcmp(value, "1") != 0 && !parse_error(value, &refusal))
+        senseless(variable, value, "1, or an error");
+    return refusal;
+}
+
 static void setup(void)
 {
     read_devices();
     read_rules("FEEDD_FAKE_CUDA_FAIL", parse_fail, "FUNCTION:N:ERROR[:sticky|:async][,...]");
     read_rules("FEEDD_FAKE_CUDA_DELAY_US", parse_delay, "FUNCTION:US[,...]");
     log_fd = open_append("FEEDD_FAKE_CUDA_LOG");
+    no_ipc = read_refusal("FEEDD_FAKE_NO_IPC", cudaErrorMapBufferObjectFailed);
+    no_virtual = read_refusal("FEEDD_FAKE_NO_VMM", cudaErrorNotSupported) != cudaSuccess;
 }
 
 /* One write(), so that lines of several threads and processes don't mix. */
@@ -315,6 +332,16 @@ static bool forked(void)
 {
     const pid_t pid = atomic_load_explicit(&user, memory_order_relaxed);
     return pid != 0 && pid != getpid();
+}
+
+cudaError_t setup_no_ipc(void)
+{
+    return no_ipc;
+}
+
+bool setup_no_virtual(void)
+{
+    return no_virtual;
 }
 
 cudaError_t setup_absent(void)
@@ -392,7 +419,8 @@ cudaError_t call_begin_async(struct call *call, const char *function)
 
 cudaError_t call_end(const struct call *call, cudaError_t error, const char *format, ...)
 {
-    if (error != cudaSuccess && error != cudaErrorNotReady)
+    const bool driver = driver_has(call->function);
+    if (error != cudaSuccess && error != cudaErrorNotReady && !driver)
         last_error = error;
     if (log_fd < 0)
         return error;
@@ -407,7 +435,8 @@ cudaError_t call_end(const struct call *call, cudaError_t error, const char *for
     va_end(arguments);
     if (length > (int)sizeof(line) - ERROR_NAME_MAX)
         length = (int)sizeof(line) - ERROR_NAME_MAX;
-    length += snprintf(line + length, sizeof(line) - (size_t)length, " -> %s\n", cudaGetErrorName(error));
+    length += snprintf(line + length, sizeof(line) - (size_t)length, " -> %s\n",
+                       driver && driver_error_name(error) != NULL ? driver_error_name(error) : cudaGetErrorName(error));
     append(log_fd, line, length);
     return error;
 }
@@ -455,6 +484,22 @@ void device_fail(struct device *device, cudaError_t error)
                                             memory_order_relaxed);
 }
 
+bool device_take(struct device *device, size_t bytes)
+{
+    size_t allocated = atomic_load_explicit(&device->allocated, memory_order_relaxed);
+    do {
+        if (bytes > device->memory - allocated)
+            return false;
+    } while (!atomic_compare_exchange_weak_explicit(&device->allocated, &allocated, allocated + bytes,
+                                                    memory_order_relaxed, memory_order_relaxed));
+    return true;
+}
+
+void device_give_back(struct device *device, size_t bytes)
+{
+    atomic_fetch_sub_explicit(&device->allocated, bytes, memory_order_relaxed);
+}
+
 cudaError_t cudaGetLastError(void)
 {
     const cudaError_t error = last_error;
@@ -495,10 +540,14 @@ __attribute__((destructor)) static void finish(void)
         return;
     unsigned allocations, imports, registered, host_allocations;
     memory_count(&allocations, &imports, &registered, &host_allocations);
+    unsigned handles, reserved, mapped;
+    virtual_count(&handles, &reserved, &mapped);
     char line[256];
-    const int length =
-        snprintf(line, sizeof(line), "%d allocations=%u imports=%u registered=%u streams=%u events=%u hostallocs=%u\n",
-                 (int)getpid(), allocations, imports, registered, stream_count(), event_count(), host_allocations);
+    const int length = snprintf(line, sizeof(line),
+                                "%d allocations=%u imports=%u registered=%u streams=%u events=%u hostallocs=%u "
+                                "handles=%u reserved=%u mapped=%u\n",
+                                (int)getpid(), allocations, imports, registered, stream_count(), event_count(),
+                                host_allocations, handles, reserved, mapped);
     append(fd, line, length);
     close(fd);
 }

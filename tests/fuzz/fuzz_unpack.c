@@ -37,6 +37,8 @@ static size_t value_bytes(ProtobufCType type)
         return sizeof(uint32_t);
     case PROTOBUF_C_TYPE_UINT64:
         return sizeof(uint64_t);
+    case PROTOBUF_C_TYPE_DOUBLE:
+        return sizeof(double);
     case PROTOBUF_C_TYPE_BOOL:
         return sizeof(protobuf_c_boolean);
     case PROTOBUF_C_TYPE_STRING:

@@ -22,6 +22,7 @@
 #include <jansson.h>
 #include <jpeglib.h>
 #include <linux/sockios.h>
+#include <math.h>
 #include <poll.h>
 #include <sanitizer/asan_interface.h>
 #include <signal.h>
@@ -34,10 +35,12 @@
 #include "clock.h"
 #include "connection.h"
 #include "control.h"
+#include "error.h"
 #include "fuzz.h"
 #include "group.h"
 #include "log.h"
 #include "server.h"
+#include "site.h"
 #include "slot.h"
 #include "stream.h"
 #include "token.h"
@@ -131,6 +134,9 @@ struct shared {
 struct asked {
     int join;    /* enum feedd_join; 0: not said, or it doesn't hold */
     int no_fail; /* a bad sample is no reason to fail */
+    int dtype;   /* of the output; 0: not said */
+    int nchw;
+    double mean[4], std[4], scale; /* of the output */
 };
 
 /* A stream as a client sees it. */
@@ -138,6 +144,7 @@ struct view {
     uint32_t number;
     const struct known *dataset;
     uint32_t height, width;
+    int dtype; /* of what slots hold */
     struct asked asked;
     struct shared *shared; /* NULL: private, or more than RINGS of them */
     int begun;             /* a batch has come */
@@ -455,6 +462,15 @@ static void start(void)
     fds_idle = count_fds(0);
 }
 
+/* A ring is being made or freed. */
+static int sites_change(const struct stream *stream)
+{
+    list_each (node, after, &stream->sites)
+        if (container_of(node, struct site, node)->state != SITE_OPEN)
+            return 1;
+    return 0;
+}
+
 /* Something is under way that will report by itself: a worker has it. */
 static int busy(void)
 {
@@ -463,8 +479,8 @@ static int busy(void)
         return 1;
     list_each (node, after, &pipeline->groups) {
         const struct stream *stream = container_of(node, struct group, node)->stream;
-        if (stream != NULL &&
-            (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING || stream->in_flight > 0))
+        if (stream != NULL && (stream->state == STREAM_OPENING || stream->state == STREAM_CLOSING ||
+                               stream->filling > 0 || stream->copying > 0 || sites_change(stream)))
             return 1;
     }
     list_each (node, after, &pipeline->datasets) {
@@ -499,24 +515,38 @@ static int in_use(void)
     return open || busy() || server->connection_count > 0 || !list_empty(&server->pipeline.groups);
 }
 
-/* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
-static void check_stream(const struct stream *stream)
+/* What members of a site hold, and what is in its placements. */
+static void check_site(const struct site *site)
 {
-    const struct group *group = stream->group;
-    uint32_t leases = 0;
-    FUZZ_CHECK(stream->free_count == 0 || stream->exhausted || server->pipeline.stopping);
-    FUZZ_CHECK(stream->filled == 0 || !group_may_publish(group));
+    const struct stream *stream = site->stream;
+    uint32_t leases = 0, taken = 0, members = 0, attached = 0;
     for (uint32_t slot = 0; slot < stream->depth; slot++) {
-        const struct placement *placement = &stream->placements[slot];
+        const struct placement *placement = &site->placements[slot];
         FUZZ_CHECK((placement->state == PLACEMENT_READY) == (placement->leases > 0));
+        FUZZ_CHECK(placement->state != PLACEMENT_COPYING);
         leases += placement->leases;
+        taken += placement->leases > 0;
     }
-    list_each (node, after, &group->members) {
+    list_each (node, after, &stream->group->members) {
         const struct member *member = container_of(node, struct member, node);
+        if (member->site != site)
+            continue;
+        members++;
+        attached += member->state != MEMBER_JOINING;
         FUZZ_CHECK(member->lease_count <= stream->depth && member->lease_count <= leases);
         leases -= member->lease_count;
     }
-    FUZZ_CHECK(leases == 0);
+    FUZZ_CHECK(leases == 0 && taken == site->taken && taken == site->ready);
+    FUZZ_CHECK(members > 0 && members == site->member_count && attached == site->attached_count);
+}
+
+/* A stream that runs: each slot is free to be filled, or has a reason not to be, and leases are counted right. */
+static void check_stream(const struct stream *stream)
+{
+    FUZZ_CHECK(stream->free_count == 0 || stream->exhausted || server->pipeline.stopping);
+    FUZZ_CHECK(stream->filled == 0 || !group_may_publish(stream->group));
+    list_each (node, after, &stream->sites)
+        check_site(container_of(node, struct site, node));
 }
 
 /* Nothing is under way: nobody waits for an answer that can't come, and streams are in order. */
@@ -617,12 +647,27 @@ static void remember(struct memory *memory, const Feedd__Stream *stream)
                                    .seed = stream->seed};
 }
 
+/* What slots hold is what was asked for, or uint8 as decoded. */
+static void check_output(const struct client *client, struct view *view, const Feedd__Stream *stream)
+{
+    const uint64_t *shape = stream->fields[0]->shape;
+    const uint32_t channels = view->dataset->content == DIGITS ? 1 : 3;
+    const int cpu = stream->normalize == FEEDD_NORMALIZE_CPU, nchw = cpu && view->asked.nchw;
+    view->height = (uint32_t)shape[nchw ? 1 : 0];
+    view->width = (uint32_t)shape[nchw ? 2 : 1];
+    if (client->wild) /* it may have asked for something else with the same number */
+        return;
+    FUZZ_CHECK(view->dtype == (cpu ? view->asked.dtype : FEEDD_U8) && shape[nchw ? 0 : 2] == channels);
+}
+
 static void on_stream(struct client *client, const Feedd__Stream *stream, struct wire_packet *packet)
 {
     const Feedd__Field *image = stream->n_fields > 0 ? stream->fields[0] : NULL;
     uint64_t ring_bytes = stream->slot_bytes * stream->depth;
     FUZZ_CHECK(packet->fd_count == (stream->class_names_bytes > 0 ? 3u : 2u));
     FUZZ_CHECK(stream->stream >= 1 && view_of(client, stream->stream) == NULL);
+    FUZZ_CHECK(stream->has_normalize &&
+               (stream->normalize == FEEDD_NORMALIZE_CLIENT || stream->normalize == FEEDD_NORMALIZE_CPU));
     FUZZ_CHECK(stream->depth >= 2 && stream->depth <= HELD_MAX && stream->n_fields == 3 && image->n_shape == 3);
     FUZZ_CHECK((stream->share == FEEDD_SHARE_PRIVATE || stream->share == FEEDD_SHARE_BROADCAST) &&
                stream->group != NULL && stream->incarnation != 0);
@@ -646,10 +691,10 @@ static void on_stream(struct client *client, const Feedd__Stream *stream, struct
     view->sample_count = stream->sample_count;
     view->fingerprint = stream->fingerprint;
     view->dataset = dataset_of(stream->dataset);
-    view->height = (uint32_t)image->shape[0];
-    view->width = (uint32_t)image->shape[1];
     view->sequential = stream->order == FEEDD_ORDER_SEQUENTIAL && stream->sample_count == view->dataset->sample_count;
     view->asked = client->asked[stream->request & 255];
+    view->dtype = (int)image->dtype;
+    check_output(client, view, stream);
     view->asked.no_fail &= view->dataset->content != IN_ROTTEN && view->batch_size <= PHOTOS;
     view->world_size = stream->world_size;
     view->next_epoch = stream->start_epoch;
@@ -672,18 +717,30 @@ static int hung_up(const struct client *client)
     return poll(&poll_fd, 1, 0) == 1 && (poll_fd.revents & POLLHUP) != 0;
 }
 
+/* Value p of an image, as normalize.h computes it. The image is all of one pixel, or has one channel. */
+static void check_float(const struct view *view, const uint8_t *at, uint32_t p, uint8_t pixel)
+{
+    const struct asked *asked = &view->asked;
+    const uint32_t channels = view->dataset->content == DIGITS ? 1 : 3;
+    const uint32_t c = asked->nchw ? p / (view->height * view->width) : p % channels;
+    const float offset = (float)(asked->mean[c] * asked->scale), factor = (float)(1 / (asked->std[c] * asked->scale));
+    const float difference = (float)pixel - offset, due = difference * factor;
+    FUZZ_CHECK(memcmp(at, &due, sizeof(due)) == 0);
+}
+
 /* Sample i of a batch. */
 static void check_sample(const struct view *view, const struct slot_record *record, uint64_t record_at,
                          uint64_t slot_at, uint32_t i)
 {
     enum { MOST = 3 * 2 * PHOTO_SIDE * PHOTO_SIDE };
     const struct known *dataset = view->dataset;
-    uint32_t bytes = view->height * view->width * (dataset->content == DIGITS ? 1 : 3), flags;
+    uint32_t values = view->height * view->width * (dataset->content == DIGITS ? 1 : 3), flags;
+    uint32_t bytes = values * dtype_bytes(view->dtype);
     int resized = view->height != PHOTO_SIDE;
-    uint8_t pixels[MOST];
+    uint8_t pixels[MOST * sizeof(float)];
     int64_t label, index, listed;
     uint64_t index_at = record_at + sizeof(*record);
-    FUZZ_CHECK(bytes <= MOST);
+    FUZZ_CHECK(values <= MOST && bytes <= sizeof(pixels));
     read_at(view->meta_fd, &listed, sizeof(listed), index_at + i * sizeof(listed));
     read_at(view->meta_fd, &flags, sizeof(flags), index_at + view->batch_size * sizeof(listed) + i * sizeof(flags));
     read_at(view->ring_fd, pixels, bytes, slot_at + record->extents[0].offset + i * (uint64_t)bytes);
@@ -695,10 +752,15 @@ static void check_sample(const struct view *view, const struct slot_record *reco
         FUZZ_CHECK((uint64_t)index == record->position + i);
     FUZZ_CHECK(((flags & FEEDD_SAMPLE_ZEROED) != 0) == is_bad(dataset, (uint64_t)index, resized));
     FUZZ_CHECK(label == (flags & FEEDD_SAMPLE_ZEROED ? -1 : label_of(dataset, (uint64_t)index)));
-    for (uint32_t p = 0; p < bytes; p++)
-        FUZZ_CHECK(pixels[p] == (flags & FEEDD_SAMPLE_ZEROED  ? 0
-                                 : dataset->content == DIGITS ? pixel_of((uint64_t)index, p)
-                                                              : gray_of((uint64_t)index)));
+    for (uint32_t p = 0; p < values; p++) {
+        uint8_t due = flags & FEEDD_SAMPLE_ZEROED  ? 0
+                      : dataset->content == DIGITS ? pixel_of((uint64_t)index, p)
+                                                   : gray_of((uint64_t)index);
+        if (view->dtype == FEEDD_U8)
+            FUZZ_CHECK(pixels[p] == due);
+        else if (view->dtype == FEEDD_F32)
+            check_float(view, pixels + p * sizeof(float), p, due);
+    }
 }
 
 /* One batch that the client holds, as its record and its slot have it. */
@@ -738,7 +800,7 @@ static void check_gate(const struct view *view)
 {
     list_each (node, after, &server->pipeline.groups) {
         const struct group *group = container_of(node, struct group, node);
-        if (group->stream == NULL || group->stream->ring == NULL || group->stream->ring->nonce != view->nonce ||
+        if (group->stream == NULL || group->stream->staging == NULL || group->stream->staging->nonce != view->nonce ||
             group->spec.join != FEEDD_JOIN_GATE || group->form_started || view->shared == NULL)
             continue;
         FUZZ_CHECK(view->shared->attached >= group->spec.members);
@@ -1126,11 +1188,30 @@ static char *source_text(const char *source)
     return text;
 }
 
+static double take_double(struct fuzz_input *in)
+{
+    static const double special[] = {NAN, INFINITY, -INFINITY, 1e-300, 1e300, 3e38, 1e-38, -0.5, 0.25, 1.0 / 3};
+    const size_t count = sizeof(special) / sizeof(special[0]);
+    uint8_t byte = fuzz_byte(in);
+    return byte < count ? special[byte] : byte - (double)count;
+}
+
+/* One a channel, mostly. */
+static size_t take_doubles(struct fuzz_input *in, double values[8])
+{
+    uint8_t byte = fuzz_byte(in);
+    size_t count = byte < 9 ? byte % 9u : 4;
+    for (size_t i = 0; i < count && i < 8; i++)
+        values[i] = take_double(in);
+    return count < 8 ? count : 8;
+}
+
 /* Sends OPEN; `open` says already with whom, or `resume` where to begin. */
 static void send_open(struct client *client, struct fuzz_input *in, Feedd__Open open)
 {
     static char transports[][5] = {"host", "ipc", "fd", ""};
     char *list[3], *resume = NULL, *device = NULL;
+    double values[2][8];
     uint8_t pick = fuzz_byte(in);
     uint32_t present = fuzz_byte(in);
     present |= (uint32_t)fuzz_byte(in) << 8;
@@ -1157,9 +1238,31 @@ static void send_open(struct client *client, struct fuzz_input *in, Feedd__Open 
     }
     if (present >> 12 & 1)
         open.request = (uint32_t)fuzz_number(in) & ~VERIFY_BIT;
+    TAKE(13, normalize);
+    if (present >> 14 & 1) {
+        open.has_output_dtype = open.has_output_nchw = true;
+        open.output_dtype = (uint32_t)fuzz_number(in);
+        open.output_nchw = fuzz_byte(in) & 1;
+    }
+    if (present >> 15 & 1) {
+        open.has_normalizes = open.has_output_scale = true;
+        open.normalizes = fuzz_byte(in) & 1;
+        open.output_scale = take_double(in);
+        open.n_output_mean = take_doubles(in, open.output_mean = values[0]);
+        open.n_output_std = take_doubles(in, open.output_std = values[1]);
+    }
     int holds = open.has_join && !(open.has_incarnation && open.resume != NULL);
-    client->asked[open.request & 255] =
-        (struct asked){.join = holds ? (int)open.join : 0, .no_fail = strcmp(open.source, "strict") != 0};
+    client->asked[open.request & 255] = (struct asked){.join = holds ? (int)open.join : 0,
+                                                       .no_fail = strcmp(open.source, "strict") != 0,
+                                                       .dtype = (int)open.output_dtype,
+                                                       .nchw = open.output_nchw,
+                                                       .std = {1, 1, 1, 1},
+                                                       .scale = open.has_output_scale ? open.output_scale : 255};
+    struct asked *asked = &client->asked[open.request & 255];
+    if (open.n_output_mean == 4)
+        memcpy(asked->mean, open.output_mean, sizeof(asked->mean));
+    if (open.n_output_std == 4)
+        memcpy(asked->std, open.output_std, sizeof(asked->std));
     send_message(client, WIRE_OPEN, &open.base);
     free(open.source);
     free(resume);
@@ -1225,7 +1328,11 @@ static void op_attach(struct client *client, struct fuzz_input *in)
     attach.nonce = view->nonce ^ (fuzz_byte(in) == 255);
     if (send_message(client, WIRE_ATTACH, &attach.base) != 0 || view->closed || view == &unknown)
         return;
-    view->broke |= !view->lost && (attach.nonce != view->nonce || view->attached);
+    view->broke |= !view->lost && view->attached;
+    if (attach.nonce != view->nonce && !view->attached) { /* the stream ends; that may be on its way */
+        view->lost = 1;
+        return;
+    }
     if (view->shared != NULL && attach.nonce == view->nonce)
         view->shared->attached += !view->attached;
     view->attached = 1;

@@ -74,6 +74,19 @@ seed("wire", "reads-late", opened("train") + op("squeeze") + op("status", 40) + 
      + (op("turn", 3) + answered()) * 12 + epoch())
 for kind, name in enumerate(("twice", "any", "wrong-seq", "uneven"), 251):
     seed("wire", f"release-{name}", opened("train") + op("release", 0, 1, kind, 1, 9) + answered())
+for name, mode, dtype, nchw, can, sources in (
+        ("cpu-f32", 3, 5, 0, 0, "train small"), ("cpu-f32-planes", 3, 5, 1, 1, "train small black"),
+        ("cpu-u8-planes", 3, 1, 1, 0, "train small"), ("cpu-f16", 3, 3, 1, 0, "train"),
+        ("auto-f32", 0, 5, 0, 0, "small"), ("auto-client", 0, 5, 0, 1, "train"),
+        ("daemon-without-gpu", 2, 5, 0, 1, "train"), ("client-can-not", 1, 5, 0, 0, "train"),
+        ("dtype-i64", 3, 7, 0, 1, "train")):
+    output = mode, dtype, nchw, can, 11, 9, 12, 13, 14, 15, 9, 11, 12, 13, 14  # scale 1; means 2 to 5, stds 1 to 4
+    for source in sources.split():
+        seed("wire", f"open-{name}-{source}", opened(source, 0xE000, *output) + epoch() + op("close", 0) + answered())
+MEANS = ((0, 0, (), 0, ()), (11, 3, (1, 2, 3), 0, ()), (11, 9, (0,) * 4, 0, ()), (11, 0, (), 9, (4, 5, 6, 10)),
+         (5, 9, (5,) * 4, 9, (6,) * 4))
+seed("wire", "open-means", GREETED + b"".join(ask("train", 0xE000, 3, 5, 0, 1, scale, means, *values, stds, *more)
+     for scale, means, values, stds, more in MEANS) + answered())
 seed("wire", "attach-twice", opened("train") + op("attach", 0, 0) + answered())
 seed("wire", "attach-wrong-nonce", GREETED + ask("train") + answered() + op("attach", 0, 255) + answered())
 seed("wire", "other-version", op("connect") + op("framed", 33, 0) + answered())

@@ -25,5 +25,5 @@ for program in "${programs[@]}"; do
         [[ ${library##*/} =~ $machine ]] || strip -o "$bundle/lib/${library##*/}" "$library"
     done
 done
-cp tests/gpu/{run.sh,rig.py,sections.py} "$bundle/"
+cp tests/gpu/{run.sh,rig.py,sections.py,modes.py} "$bundle/"
 du -sh "$bundle"

@@ -4,6 +4,8 @@
  *
  *   digest SOURCE    checksums of --batches batches, by kernels on the GPU, or with --device host by the CPU
  *   check SOURCE     feedd_normalize() and feedd_batch_read() on the GPU against those on the host, bit for bit
+ *   poke SOURCE      writes to a batch that it holds, by a kernel; says whether it could
+ *   poison SOURCE    holds a batch for --hold-ms, says "poisoned" having written to it, waits to be killed
  *   late SOURCE      gives each batch back at once, while a kernel that reads it later is still queued
  *   hold SOURCE      queues kernels of --spin-ms together that read a batch, says "holding", waits to be killed
  *   feed SOURCE      takes batches for --seconds, or --batches, or until SIGTERM, and says how fast and how smoothly
@@ -11,6 +13,7 @@
  *   trainer SOURCE   what feeding costs a process that runs kernels one after the other
  *   copies           host to GPU copies from memory like feedd's, one after the other, of each --bytes
  *   memory           the GPU's memory
+ *   ring SOURCE      bytes of the GPU that opening a stream takes
  *
  * Happy path: every command prints one line of JSON, as its last.
  * What can fail: a comparison (exit code 1); the daemon, CUDA, the options (2); there is no GPU (77).
@@ -84,13 +87,20 @@ void session_open(struct session *s, const struct options *options, const char *
     struct feedd_open_options open = options->open;
     *s = (struct session){.cuda = NULL};
     open.device = device;
+    open.output = options->has_output ? &options->output : NULL;
     if (device != NULL && strcmp(device, "host") != 0) {
         need_device();
         TRY(cudaStreamCreateWithFlags(&s->cuda, cudaStreamNonBlocking));
     }
     must(feedd_connect(options->socket, &s->client, &err), &err);
-    must(feedd_open(s->client, options->source, &open, &s->stream, &err), &err);
+    const int status = feedd_open(s->client, options->source, &open, &s->stream, &err);
+    if (status != 0) { /* which may be what is wanted: nothing is left behind */
+        session_close(s);
+        must(status, &err);
+    }
     s->schema = feedd_stream_schema(s->stream);
+    if (options->has_output && s->schema->normalize == FEEDD_NORMALIZE_CLIENT)
+        s->own = options->output;
 }
 
 void session_close(struct session *s)
@@ -149,13 +159,28 @@ uint32_t session_image(const struct session *s)
 
 void *session_output(struct session *s, size_t *bytes)
 {
-    const uint64_t *shape = s->schema->fields[session_image(s)].shape;
-    *bytes = s->schema->batch_size * shape[0] * shape[1] * shape[2] * sizeof(float);
+    s->output_bytes = *bytes = s->schema->slot_bytes * sizeof(float);
     if (s->cuda == NULL)
         s->output = allocate(*bytes);
     else
         TRY(cudaMalloc(&s->output, *bytes));
     return s->output;
+}
+
+void session_normalize(const struct session *s, const struct feedd_batch *batch,
+                       const struct feedd_normalize_options *options)
+{
+    struct feedd_error err;
+    must(feedd_normalize(batch, session_image(s), options, s->output, s->output_bytes, s->cuda, &err), &err);
+}
+
+void session_image_ready(const struct session *s, const struct feedd_batch *batch)
+{
+    struct feedd_error err;
+    if (s->own.size != 0)
+        session_normalize(s, batch, &s->own);
+    else if (s->cuda != NULL && s->schema->views_on_host)
+        must(feedd_batch_copy(batch, 0, s->output, s->output_bytes, s->cuda, &err), &err);
 }
 
 static uint64_t checksum(const uint8_t *bytes, size_t count)
@@ -171,6 +196,15 @@ void session_checksum(const struct session *s, const struct feedd_batch *batch, 
     for (uint32_t i = 0; i < s->schema->field_count; i++) {
         struct feedd_view view;
         feedd_batch_view(batch, i, &view);
+        if (s->own.size != 0 && i == session_image(s)) {
+            session_normalize(s, batch, &s->own);
+            view.data = s->output;
+            view.bytes *= feedd_dtype_bytes(s->own.dtype);
+        } else if (s->cuda != NULL && s->schema->views_on_host) {
+            struct feedd_error err;
+            must(feedd_batch_copy(batch, i, s->output, s->output_bytes, s->cuda, &err), &err);
+            view.data = s->output;
+        }
         if (s->cuda == NULL)
             sums[i] = checksum(view.data, view.bytes);
         else
@@ -198,6 +232,8 @@ static int command_digest(const struct options *options)
     session_open(&s, options, options->open.device);
     const uint32_t fields = s.schema->field_count;
     uint64_t *sums = session_results(&s, most * fields * sizeof(*sums)), count = 0;
+    size_t bytes;
+    session_output(&s, &bytes);
     struct feedd_batch_info *infos = allocate(most * sizeof(*infos));
     const struct feedd_batch *batch;
     for (; count < most && (batch = session_next(&s)) != NULL; count++) {
@@ -211,8 +247,9 @@ static int command_digest(const struct options *options)
     session_wait(&s);
     struct feedd_stream_stats stats;
     feedd_stream_stats(s.stream, &stats);
-    printf("{\"command\": \"digest\", \"device\": \"%s\", \"reconnects\": %u, \"batches\": [", s.schema->device,
-           stats.reconnects);
+    printf("{\"command\": \"digest\", \"device\": \"%s\", \"transport\": \"%s\", \"normalize\": %d, "
+           "\"reconnects\": %u, \"batches\": [",
+           s.schema->device, s.schema->transport, s.schema->normalize, stats.reconnects);
     for (uint64_t i = 0; i < count; i++) {
         printf("%s{\"seq\": %" PRIu64 ", \"epoch\": %" PRIu64 ", \"position\": %" PRIu64 ", \"count\": %u, "
                "\"checksums\": [",
@@ -250,6 +287,8 @@ static int command_late(const struct options *options)
     const uint32_t fields = s.schema->field_count;
     uint64_t *sums = session_results(&s, most * fields * sizeof(*sums));
     uint64_t *expected = session_results(&host, fields * sizeof(*expected));
+    size_t bytes;
+    session_output(&s, &bytes);
     cudaEvent_t *events = allocate(most * sizeof(cudaEvent_t));
     uint64_t count = 0, done = 0, in_flight = 0, wrong = 0;
     const struct feedd_batch *batch;
@@ -279,11 +318,49 @@ static int command_late(const struct options *options)
     return count < most || wrong > 0 || in_flight < 2;
 }
 
+static int command_poke(const struct options *options)
+{
+    struct session s;
+    struct feedd_view view;
+    session_open(&s, options, options->open.device);
+    const struct feedd_batch *batch = session_next(&s);
+    if (batch == NULL)
+        return 2;
+    feedd_batch_view(batch, 0, &view);
+    say("poking");
+    TRY((cudaError_t)gpu_fill((void *)(uintptr_t)view.data, view.bytes, 0xAA, s.cuda));
+    const cudaError_t error = cudaStreamSynchronize(s.cuda);
+    printf("{\"command\": \"poke\", \"transport\": \"%s\", \"error\": \"%s\"}\n", s.schema->transport,
+           cudaGetErrorName(error));
+    fflush(stdout);
+    _exit(0); /* its context may be of no use any more */
+}
+
+static int command_poison(const struct options *options)
+{
+    struct session s;
+    struct feedd_view view;
+    session_open(&s, options, options->open.device);
+    const struct feedd_batch *batch = session_next(&s);
+    if (batch == NULL)
+        return 2;
+    feedd_batch_view(batch, 0, &view);
+    say("holding");
+    sleep_ms(options->hold_ms);
+    TRY((cudaError_t)gpu_fill((void *)(uintptr_t)view.data, view.bytes, 0xAA, s.cuda));
+    session_wait(&s);
+    say("poisoned");
+    pause();
+    return 1; /* it should have been killed */
+}
+
 static int command_hold(const struct options *options)
 {
     struct session s;
     session_open(&s, options, options->open.device);
     uint64_t *sums = session_results(&s, s.schema->field_count * sizeof(*sums));
+    size_t bytes;
+    session_output(&s, &bytes);
     const struct feedd_batch *batch = session_next(&s);
     for (int i = 0; batch != NULL && i < HOLD_STEPS; i++) {
         TRY((cudaError_t)gpu_spin((options->spin_ms + HOLD_STEPS - 1) / HOLD_STEPS, s.cuda));
@@ -294,13 +371,38 @@ static int command_hold(const struct options *options)
     return 1; /* it should have been killed */
 }
 
+static size_t free_on_gpu(size_t *total)
+{
+    size_t bytes;
+    TRY(cudaMemGetInfo(&bytes, total));
+    return bytes;
+}
+
+static int command_ring(const struct options *options)
+{
+    struct session s;
+    need_device(); /* with a context of its own */
+    TRY(cudaFree(NULL));
+    size_t total;
+    const size_t before = free_on_gpu(&total);
+    session_open(&s, options, options->open.device);
+    const struct feedd_batch *batch = session_next(&s);
+    const size_t after = free_on_gpu(&total);
+    printf("{\"command\": \"ring\", \"transport\": \"%s\", \"gpu_bytes\": %zu}\n", s.schema->transport, before - after);
+    fflush(stdout);
+    sleep_ms(options->linger_ms);
+    session_release(&s, batch);
+    session_close(&s);
+    return 0;
+}
+
 static int command_memory(const struct options *options)
 {
-    size_t free_bytes, total_bytes;
+    size_t total;
     (void)options;
     need_device();
-    TRY(cudaMemGetInfo(&free_bytes, &total_bytes));
-    printf("{\"command\": \"memory\", \"free\": %zu, \"total\": %zu}\n", free_bytes, total_bytes);
+    const size_t free_bytes = free_on_gpu(&total);
+    printf("{\"command\": \"memory\", \"free\": %zu, \"total\": %zu}\n", free_bytes, total);
     return 0;
 }
 
@@ -312,9 +414,11 @@ static const struct command {
     bool source, gpu; /* needs the name of one; nothing without batches on a GPU */
 } commands[] = {
     {"digest", command_digest, true, false},  {"check", command_check, true, true},
+    {"poke", command_poke, true, true},       {"poison", command_poison, true, true},
     {"late", command_late, true, true},       {"hold", command_hold, true, true},
     {"feed", command_feed, true, false},      {"trainer", command_trainer, true, true},
     {"copies", command_copies, false, false}, {"memory", command_memory, false, false},
+    {"ring", command_ring, true, true},
 };
 
 enum {
@@ -336,24 +440,29 @@ enum {
     OPTION_RATE,
     OPTION_NORMALIZE,
     OPTION_CHECKSUM,
+    OPTION_MODE,
+    OPTION_TRANSPORT,
+    OPTION_OUTPUT,
     OPTION_BYTES
 };
 
 static const char usage[] =
     "usage: gpu_client COMMAND [SOURCE] [options]\n"
-    "commands: digest, check, late, hold, feed, trainer with SOURCE; copies, memory\n"
+    "commands: digest, check, poke, poison, late, hold, feed, trainer, ring with SOURCE; copies, memory\n"
     "  --socket PATH  --device D (cuda)  --order O  --seed S  --batch-size B  --depth D\n"
     "  --group NAME --members N   a broadcast group\n"
     "  --reconnect                go on after a restart of the daemon\n"
     "  --batches N                digest, check, late, feed\n"
     "  --seconds S                feed; copies: of each size; trainer: of a window\n"
     "  --spin-ms M                late, hold, feed: of a kernel before each batch is given back\n"
-    "  --hold-ms M                digest, feed: wait before each batch is given back\n"
-    "  --linger-ms M              feed: keep the stream open at the end\n"
+    "  --hold-ms M                digest, feed, poison: wait before each batch is given back, or spoilt\n"
+    "  --linger-ms M              feed, ring: keep the stream open at the end\n"
     "  --normalize                feed\n"
     "  --every-checksum           feed: of all batches, depending on their order\n"
     "  --rounds N  --rate R       trainer: windows of each kind, batches a second\n"
-    "  --bytes N                  copies; may be repeated\n";
+    "  --bytes N                  copies; may be repeated\n"
+    "  --transport T              ipc, fd, host\n"
+    "  --mode M  --output O       who normalises: client, daemon, cpu; to what: f32-nchw, u8-nhwc...\n";
 
 static int number_option(const char *text, uint64_t most, uint64_t *out)
 {
@@ -377,6 +486,38 @@ static int order_option(const char *text, int32_t *order)
 {
     *order = strcmp(text, "shuffle") == 0 ? FEEDD_ORDER_SHUFFLE : FEEDD_ORDER_SEQUENTIAL;
     return *order == FEEDD_ORDER_SHUFFLE || strcmp(text, "sequential") == 0 ? 0 : 2;
+}
+
+static int mode_option(const char *text, int32_t *mode)
+{
+    static const char *const names[] = {"auto", "client", "daemon", "cpu"}; /* as enum feedd_normalize_mode counts */
+    for (*mode = 0; *mode < 4; ++*mode)
+        if (strcmp(text, names[*mode]) == 0)
+            return 0;
+    return 2;
+}
+
+/* "f32-nchw": a dtype and a layout; with mean and std as ImageNet has them. */
+static int output_option(const char *text, struct options *options)
+{
+    struct feedd_normalize_options output = FEEDD_NORMALIZE_OPTIONS_INIT;
+    const double mean[4] = {0.485, 0.456, 0.406, 0.5}, std[4] = {0.229, 0.224, 0.225, 0.25};
+    const char *layout = strchr(text, '-');
+    if (layout == NULL || (strcmp(layout, "-nchw") != 0 && strcmp(layout, "-nhwc") != 0))
+        return 2;
+    for (output.dtype = FEEDD_U8; output.dtype <= FEEDD_F32; output.dtype++) {
+        const char *name = feedd_dtype_name(output.dtype);
+        if (strncmp(text, name, strlen(name)) == 0 && text + strlen(name) == layout)
+            break;
+    }
+    output.nchw = layout[2] == 'c';
+    for (int i = 0; i < 4; i++) { /* int8: pixels less 127.5; by ImageNet's all would be -2 to 2 */
+        output.mean[i] = output.dtype == FEEDD_I8 ? 0.5 : mean[i];
+        output.std[i] = output.dtype == FEEDD_I8 ? 1.0 / 255 : std[i];
+    }
+    options->output = output;
+    options->has_output = true;
+    return output.dtype <= FEEDD_F32 ? 0 : 2;
 }
 
 /* @return 0, or 2 for one that is wrong */
@@ -442,6 +583,15 @@ static int parse_option(int option, const char *text, struct options *options)
     case OPTION_CHECKSUM:
         options->checksum = true;
         break;
+    case OPTION_MODE:
+        wrong = mode_option(text, &open->normalize);
+        break;
+    case OPTION_TRANSPORT:
+        open->transport = text;
+        break;
+    case OPTION_OUTPUT:
+        wrong = output_option(text, options);
+        break;
     case OPTION_BYTES:
         wrong = options->size_count == SIZES_MAX
                     ? 2
@@ -475,6 +625,9 @@ static int parse_options(int argc, char **argv, struct options *options)
         {"normalize", no_argument, NULL, OPTION_NORMALIZE},
         {"every-checksum", no_argument, NULL, OPTION_CHECKSUM},
         {"bytes", required_argument, NULL, OPTION_BYTES},
+        {"mode", required_argument, NULL, OPTION_MODE},
+        {"transport", required_argument, NULL, OPTION_TRANSPORT},
+        {"output", required_argument, NULL, OPTION_OUTPUT},
         {NULL, 0, NULL, 0},
     };
     int option, wrong = 0;

@@ -18,7 +18,9 @@ struct options {
     uint64_t batches; /* 0: not given, as with what follows */
     double seconds;
     unsigned spin_ms, hold_ms, linger_ms, rounds;
-    uint64_t rate; /* batches a second */
+    uint64_t rate;                         /* batches a second */
+    struct feedd_normalize_options output; /* what images are wanted as, where has_output */
+    bool has_output;
     bool normalize, checksum;
     uint64_t sizes[SIZES_MAX]; /* bytes */
     uint32_t size_count;
@@ -31,6 +33,9 @@ struct session {
     const struct feedd_schema *schema;
     cudaStream_t cuda; /* NULL: batches are in host memory */
     void *results, *output;
+    size_t output_bytes;
+    /* Of `output`, where the client has to make it: the batch's own images are uint8 then. Else size is 0. */
+    struct feedd_normalize_options own;
 };
 
 /* @param device  as feedd_open_options has it; NULL: host memory */
@@ -46,15 +51,22 @@ void session_release(struct session *s, const struct feedd_batch *batch);
 /* Waits for what was enqueued. */
 void session_wait(const struct session *s);
 
-/* Memory for checksums, and for normalised batches of the stream, whatever the dtype; the latter where the batches are.
- * Once a session, which owns it. */
+/* Memory for checksums, and for normalised batches of the stream, whatever the dtype; the latter where the client works
+ * on them. Once a session, which owns it. */
 void *session_results(struct session *s, size_t bytes);
 void *session_output(struct session *s, size_t *bytes);
 
 /* The field that feedd_normalize() takes: the first uint8 array of three dimensions. */
 uint32_t session_image(const struct session *s);
 
-/* gpu_kernels.h's checksum of each field of a batch.
+/* Enqueues what makes session_output() of a batch. */
+void session_normalize(const struct session *s, const struct feedd_batch *batch,
+                       const struct feedd_normalize_options *options);
+
+/* Enqueues what a trainer has to do to have the images as they are wanted: nothing, where they lie so on the GPU. */
+void session_image_ready(const struct session *s, const struct feedd_batch *batch);
+
+/* gpu_kernels.h's checksum of each field of a batch; of images as they are wanted, whoever makes them.
  * @param sums  field_count of session_results(): written at once on the host, by the GPU in the order of its stream */
 void session_checksum(const struct session *s, const struct feedd_batch *batch, uint64_t *sums);
 

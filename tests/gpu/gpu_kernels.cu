@@ -1,4 +1,4 @@
-/* gpu_kernels.cu - see gpu_kernels.h: the two kernels on a real GPU.
+/* gpu_kernels.cu - see gpu_kernels.h: its kernels on a real GPU.
  *
  * gpu_spin() takes the whole GPU, a block on each multiprocessor, and lasts `ms` of the time in which it runs: a time
  * slice that another process gets in between is seen as a jump of the clock, and not counted. So the number of such
@@ -49,6 +49,13 @@ __global__ static void checksum(const uint8_t *bytes, size_t count, unsigned lon
         atomicAdd(sum, (unsigned long long)part);
 }
 
+__global__ static void fill(uint8_t *bytes, size_t count, uint8_t value)
+{
+    const size_t stride = (size_t)gridDim.x * blockDim.x;
+    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += stride)
+        bytes[i] = value;
+}
+
 static cudaError_t multiprocessors(int *count)
 {
     int device;
@@ -85,4 +92,15 @@ int gpu_checksum(const void *device, size_t bytes, uint64_t *pinned_out, void *t
         error = cudaLaunchKernel((const void *)checksum, 2 * count, BLOCK, arguments, 0, stream);
     }
     return error == cudaSuccess ? cudaMemcpyAsync(pinned_out, sum, sizeof(*sum), cudaMemcpyDefault, stream) : error;
+}
+
+int gpu_fill(void *device, size_t bytes, uint8_t value, void *stream)
+{
+    int count;
+    cudaError_t error = multiprocessors(&count);
+    if (error == cudaSuccess) {
+        void *arguments[] = {&device, &bytes, &value};
+        error = cudaLaunchKernel((const void *)fill, 2 * count, BLOCK, arguments, 0, (cudaStream_t)stream);
+    }
+    return error;
 }

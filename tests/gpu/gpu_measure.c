@@ -24,9 +24,7 @@
 struct feed {
     struct session s;
     const struct options *options;
-    uint32_t fields, image;
-    void *out;
-    size_t out_bytes;
+    uint32_t fields;
     uint64_t *sums, folded; /* FOLD x fields, of the batches since the last one that `folded` has in it */
     double *waits;          /* seconds, of each batch */
     size_t waits_max;
@@ -77,10 +75,11 @@ static void add_wait(struct feed *f, double seconds)
 /* What a training step would do with a batch. */
 static void use(struct feed *f, const struct feedd_batch *batch)
 {
-    struct feedd_normalize_options options = FEEDD_NORMALIZE_OPTIONS_INIT;
-    struct feedd_error err;
+    const struct feedd_normalize_options options = FEEDD_NORMALIZE_OPTIONS_INIT;
     if (f->options->normalize)
-        must(feedd_normalize(batch, f->image, &options, f->out, f->out_bytes, f->s.cuda, &err), &err);
+        session_normalize(&f->s, batch, &options);
+    if (f->options->has_output)
+        session_image_ready(&f->s, batch);
     if (f->options->spin_ms > 0)
         TRY((cudaError_t)gpu_spin(f->options->spin_ms, f->s.cuda));
     if (f->options->checksum) {
@@ -141,10 +140,9 @@ int command_feed(const struct options *options)
     session_open(&f.s, options, options->open.device);
     f.fields = f.s.schema->field_count;
     f.sums = session_results(&f.s, FOLD * f.fields * sizeof(*f.sums));
-    if (options->normalize) {
-        f.image = session_image(&f.s);
-        f.out = session_output(&f.s, &f.out_bytes);
-    }
+    size_t bytes;
+    if (options->normalize || options->has_output || options->checksum)
+        session_output(&f.s, &bytes);
     if (options->spin_ms > 0 && f.s.cuda == NULL)
         return fputs("gpu_client: --spin-ms needs batches on a GPU\n", stderr), 2;
     struct mark from = {.at = 0};
@@ -185,9 +183,7 @@ static const char *const modes[] = {
 
 struct trainer {
     struct session s;
-    uint32_t image;
-    void *out;
-    size_t out_bytes;
+    bool has_output;
     const struct feedd_batch *held;
     cudaEvent_t events[QUEUED_MAX];
     double kernels_s[MODES][ROUNDS_MAX], steps_s[MODES][ROUNDS_MAX];
@@ -196,15 +192,16 @@ struct trainer {
 /* What it does beside its kernels, on the same stream. */
 static void step(struct trainer *t, enum mode mode)
 {
-    struct feedd_normalize_options options = FEEDD_NORMALIZE_OPTIONS_INIT;
-    struct feedd_error err;
+    const struct feedd_normalize_options options = FEEDD_NORMALIZE_OPTIONS_INIT;
     const struct feedd_batch *batch = mode == OWN_KERNEL ? t->held : session_next(&t->s);
     if (batch == NULL) {
         fprintf(stderr, "gpu_client: the stream ended\n");
         exit(2);
     }
-    if (mode != TAKEN)
-        must(feedd_normalize(batch, t->image, &options, t->out, t->out_bytes, t->s.cuda, &err), &err);
+    if (mode != TAKEN && t->has_output)
+        session_image_ready(&t->s, batch);
+    else if (mode != TAKEN)
+        session_normalize(&t->s, batch, &options);
     if (mode != OWN_KERNEL)
         session_release(&t->s, batch);
 }
@@ -251,8 +248,9 @@ int command_trainer(const struct options *options)
     const double seconds = options->seconds > 0 ? options->seconds : WINDOW_S;
     const double rate = options->rate > 0 ? (double)options->rate : RATE;
     session_open(&t.s, options, options->open.device);
-    t.image = session_image(&t.s);
-    t.out = session_output(&t.s, &t.out_bytes);
+    size_t bytes;
+    t.has_output = options->has_output;
+    session_output(&t.s, &bytes);
     for (int i = 0; i < QUEUED_MAX; i++)
         TRY(cudaEventCreateWithFlags(&t.events[i], cudaEventBlockingSync | cudaEventDisableTiming));
     run_window(&t, FED, 0, seconds / 2, rate); /* warms up */

@@ -18,6 +18,7 @@ import sys
 import time
 from pathlib import Path
 
+from modes import Modes
 from rig import Both, Rig, Skipped, checksum, interrupted, median, write_idx
 
 MIB = 1 << 20
@@ -25,7 +26,7 @@ DEPTH_MAX = 1024  # FEEDD_MAX_DEPTH
 USERS = (1001, 1002)  # the daemon's and the client's; they need no entry in passwd
 
 
-class Sections:
+class Sections(Modes):
     def __init__(self, rig):
         self.rig = rig
         self.fake = rig.fake
@@ -37,6 +38,7 @@ class Sections:
         self.labels = write_idx(data / "labels", 2, digits[0])
         write_idx(data / "images", 3, *images)
         write_idx(data / "odd", 4, 1000, 33, 17, 3)
+        write_idx(data / "rgba", 5, 300, 31, 29, 4)
         self.image_bytes = images[1] * images[2] * images[3]
         self.config = {
             "daemon": {"ring_memory_max": "16G", "gpu_memory_max": "1G" if self.fake else "16G", "pinned_max": "16G"},
@@ -44,6 +46,7 @@ class Sections:
                 "digits": {"reader": "idx", "images": str(data / "digits"), "labels": str(data / "labels")},
                 "images": {"reader": "idx", "images": str(data / "images")},
                 "odd": {"reader": "idx", "images": str(data / "odd")},
+                "rgba": {"reader": "idx", "images": str(data / "rgba")},
             },
         }
 
@@ -566,6 +569,8 @@ def main():
             (7, "robustness", "all; no GPU memory left", sections.robustness, True),
             (8, "a large ring beside a stream", "opens and closes", sections.large_ring, False),
             (8, "compute-sanitizer", "no report", sections.sanitizer, False),
+            (9, "modes and transports", "all equal", sections.modes, True),
+            (10, "what each mode costs", "uint8 3.8 times floats", sections.cost_of_modes, False),
         )
         for number, title, goal, run, quick in every:
             if number in arguments.sections or (not arguments.sections and (quick or not arguments.quick)):

@@ -18,7 +18,7 @@ from ctypes import (
     c_void_p,
 )
 
-OK, E_ARGUMENT, E_NOT_FOUND, E_LIMIT, E_CONNECTION = 0, -1, -2, -4, -11
+OK, E_ARGUMENT, E_NOT_FOUND, E_LIMIT, E_UNSUPPORTED, E_CONNECTION = 0, -1, -2, -4, -8, -11
 E_TIMEOUT, E_LEASES, E_TOKEN, E_STATE, E_FORK, E_SHUTDOWN, E_END = -12, -13, -14, -15, -16, -17, -19
 MAX_DIMS, TIMES = 6, 7
 
@@ -34,6 +34,7 @@ class Options(Structure):
         ("depth", c_uint32), ("resume", c_char_p), ("resume_force", c_int32), ("share", c_int32), ("device", c_char_p),
         ("group", c_char_p), ("members", c_uint32), ("join", c_int32), ("gate_timeout_ms", c_uint32),
         ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32), ("transform", c_char_p),
+        ("transport", c_char_p), ("normalize", c_int32), ("output", c_void_p),
     ]  # fmt: skip
 
 
@@ -49,7 +50,7 @@ class Schema(Structure):
         ("batch_size", c_uint32), ("depth", c_uint32), ("rank", c_uint32), ("world_size", c_uint32), ("order", c_int32),
         ("tail", c_int32), ("seed", c_uint64), ("epochs", c_uint64), ("share", c_int32), ("group", c_char_p),
         ("slot_bytes", c_uint64), ("transport", c_char_p), ("mode_reason", c_char_p), ("device", c_char_p),
-        ("device_ordinal", c_int32),
+        ("device_ordinal", c_int32), ("normalize", c_int32), ("views_on_host", c_int32),
     ]  # fmt: skip
 
 

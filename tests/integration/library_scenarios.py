@@ -763,5 +763,92 @@ def lent_and_forked(path, dataset):
     client.close()
 
 
+def wanted(dtype=5, nchw=1, mean=(0.5, 0.4, 0.3, 0.2), std=(0.5, 0.25, 0.2, 0.1), scale=255.0, size=None, **changes):
+    """What feedd_normalize() and OpenOptions.output take."""
+    size = ctypes.sizeof(libfeedd.NormalizeOptions) if size is None else size
+    options = libfeedd.NormalizeOptions(size, dtype, nchw, 0, 0, tuple(mean), tuple(std), scale, None)
+    for name, value in changes.items():
+        setattr(options, name, value)
+    return options
+
+
+@scenario
+def bad_modes(path, dataset):
+    """Transports, modes and outputs that make no sense; host memory needs no transport, and knows no other."""
+    client = Client(path)
+    os.environ["FEEDD_TRANSPORT"] = "pigeon"  # is about GPUs
+    windows = (libfeedd.Window * 1)()
+    for status, words, options in (
+        (libfeedd.E_ARGUMENT, "transport 'pigeon': allowed are auto, ipc, fd and host", {"transport": b"pigeon"}),
+        (libfeedd.E_ARGUMENT, "transport 'HOST': allowed", {"transport": b"HOST"}),
+        (libfeedd.E_ARGUMENT, "transport ipc gets batches to a GPU", {"transport": b"ipc"}),
+        (libfeedd.E_ARGUMENT, "transport fd gets batches to a GPU", {"transport": b"fd", "device": b"host"}),
+        (libfeedd.E_ARGUMENT, "normalize -1", {"normalize": -1}),
+        (libfeedd.E_ARGUMENT, "normalize 4", {"normalize": 4}),
+        (libfeedd.E_ARGUMENT, "output of size 8", {"output": wanted(size=8)}),
+        (libfeedd.E_ARGUMENT, "windows", {"output": wanted(windows=windows)}),
+        (libfeedd.E_ARGUMENT, "height", {"output": wanted(height=2)}),
+        (libfeedd.E_ARGUMENT, "width", {"output": wanted(width=2)}),
+        (libfeedd.E_ARGUMENT, "output: ", {"output": wanted(dtype=0)}),
+        (libfeedd.E_ARGUMENT, "output: ", {"output": wanted(dtype=6)}),
+        (libfeedd.E_ARGUMENT, "output: ", {"output": wanted(std=(0, 1, 1, 1))}),
+        (libfeedd.E_ARGUMENT, "output: ", {"output": wanted(mean=(float("inf"), 0, 0, 0))}),
+        (libfeedd.E_ARGUMENT, "output: ", {"output": wanted(scale=0.0)}),
+        (libfeedd.E_UNSUPPORTED, "normalize = daemon", {"output": wanted(), "normalize": 2}),
+    ):
+        if "output" in options:
+            kept = options["output"]
+            options = {**options, "output": ctypes.addressof(kept)}
+        assert words in fails(status, lambda options=options: client.open("small", **options)), words
+    for transport in None, b"", b"auto", b"host":
+        stream = client.open("small", transport=transport)
+        s = stream.schema
+        assert (s.transport, s.device, s.device_ordinal, s.views_on_host, s.normalize) == (b"host", b"", -1, 1, 1)
+        read(stream, dataset, 1)
+        stream.close()
+    client.close()
+
+
+@scenario
+def normalized_by_workers(path, dataset):
+    """normalize = cpu: the field is what NumPy makes of the files, and what feedd_normalize() makes of the uint8 one."""
+    client = Client(path)
+    pixels = client.open("small", batch_size=50)
+    batch = pixels.next()
+    shape = list(view(batch, 0).shape[:4])
+    images = numpy.frombuffer(data(batch, 0), numpy.uint8).reshape(shape)
+    assert shape[3] == 1
+    floats = (images.astype(numpy.float32) - numpy.float32(0.5 * 255)) * numpy.float32(1 / (0.5 * 255))
+    kinds = {1: numpy.uint8, 2: numpy.int8, 3: numpy.float16, 4: numpy.uint16, 5: numpy.float32}
+    for dtype, kind in kinds.items():
+        for nchw in 0, 1:
+            options, error = wanted(dtype, nchw), libfeedd.Error()
+            stream = client.open("small", batch_size=50, normalize=3, output=ctypes.addressof(options))
+            s, made = stream.schema, stream.next()
+            as_decoded = dtype == 1  # one channel: planes or not, the bytes are the same
+            assert s.normalize == (1 if as_decoded else 3) and s.mode_reason and s.views_on_host == 1, s.mode_reason
+            field = s.fields[0]
+            sample = shape[1:] if as_decoded or not nchw else [shape[3], *shape[1:3]]
+            assert (field.name, field.dtype, list(field.shape[: field.ndim])) == (b"image", dtype, sample)
+            out = numpy.full(shape, 77, kind)
+            libfeedd.check(lib.feedd_normalize(batch, 0, ctypes.byref(options), out.ctypes.data, out.nbytes, None,
+                                               ctypes.byref(error)), error)  # fmt: skip
+            assert data(made, 0) == out.tobytes(), (dtype, nchw)
+            if kind in (numpy.float32, numpy.float16):
+                assert data(made, 0) == floats.astype(kind).tobytes(), (dtype, nchw)
+            assert [data(made, number) for number in (1, 2)] == [data(batch, number) for number in (1, 2)]
+            copy = numpy.full(shape, 78, kind)
+            assert lib.feedd_batch_copy(made, 0, copy.ctypes.data, copy.nbytes, None, None) == libfeedd.OK
+            assert numpy.array_equal(copy, out)
+            if not as_decoded:
+                status = lib.feedd_normalize(made, 0, ctypes.byref(options), copy.ctypes.data, copy.nbytes, None,
+                                             ctypes.byref(error))  # fmt: skip
+                name = lib.feedd_dtype_name(dtype).decode()
+                assert f"field 0 is {name} already: the stream was opened with normalize = cpu" in error.message.decode()
+                assert status == libfeedd.E_STATE and numpy.array_equal(copy, out)
+            stream.close()
+    client.close()
+
+
 if __name__ == "__main__":
     SCENARIOS[sys.argv[1]](sys.argv[2], oracle.Dataset(Path(sys.argv[3]), Path(sys.argv[4])))

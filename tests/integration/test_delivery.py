@@ -102,7 +102,7 @@ def test_text_and_json_agree(feedd):
     batches, end = feedd.cat("train", "--batches", 20)
     done = feedd.feedctl("cat", "train", "--batches", 20)
     assert (done.returncode, done.stderr) == (0, b"")
-    *lines, total, token = done.stdout.decode().splitlines()
+    *lines, total, mode, token = done.stdout.decode().splitlines()
     for line, batch in zip(lines, batches, strict=True):
         words = line.split()
         values = dict(zip(words[::2], words[1::2], strict=True))
@@ -113,6 +113,7 @@ def test_text_and_json_agree(feedd):
         assert values["flags"] == "-"
     assert total.startswith(f"20 batches, {end['samples']} samples in ")
     assert token == f"token {end['token']}"
+    assert mode == "transport host, normalize client: host: no device was asked for; nothing to normalise"
 
 
 # ---- epochs, ranks ----

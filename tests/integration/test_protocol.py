@@ -309,14 +309,19 @@ def test_attach_twice(feedd, neighbour):
 
 
 def test_wrong_nonce(feedd, neighbour):
-    """Who hasn't mapped the ring gets no batches."""
-    for wrong in (lambda nonce: nonce ^ 1, lambda nonce: 0, lambda nonce: neighbour.stream.nonce):
-        with Client(feedd.socket) as client:
+    """Who hasn't mapped the ring gets no batches from it, and may try another way."""
+    with Client(feedd.socket) as client:
+        for wrong in (lambda nonce: nonce ^ 1, lambda nonce: 0, lambda nonce: neighbour.stream.nonce):
             stream = Stream(client, "tiny", attach=False)
             assert stream.nonce not in (0, neighbour.stream.nonce)
             stream.attach(wrong(stream.nonce))
-            client.expect_closed(E_PROTOCOL, "ATTACH", "mapped")
+            refused = client.expect_refusal(E_PROTOCOL, "ATTACH", "mapped")
+            assert (refused.request, refused.stream) == (None, stream.number)
+            stream.close()
             stream.close_fds()
+        stream = Stream(client, "tiny")
+        stream.next()
+        stream.close_fds()
 
 
 @pytest.mark.tsan

@@ -91,7 +91,7 @@ class Lent:
 
 
 class Framework:
-    name, version, device_name = "fake", "0", b"cuda"
+    name, version, device_name, no_views_of = "fake", "0", b"cuda", ()
 
     def __init__(self, device):
         self.cuda = Cuda()

@@ -155,17 +155,20 @@ def test_while_a_graph_is_captured(gpu, loaders):
     for one in loader, other:
         cuda, stream = one._framework.cuda, ctypes.c_void_p(one._framework.stream)
         cuda.cudaStreamBeginCapture(stream, 2)
-        if one is loader:
-            with pytest.raises(feedd.Error, match="captured into a CUDA graph"):
-                next(iter(loader))
-        else:
-            batches = sum(s["batches"] for s in gpu.report()["streams"])
-            del batch
-            time.sleep(0.2)
-            assert sum(s["batches"] for s in gpu.report()["streams"]) == batches
-        graph = ctypes.c_void_p()
-        cuda.cudaStreamEndCapture(stream, ctypes.byref(graph))
-        cuda.cudaGraphDestroy(graph)
+        try:
+            if one is loader:
+                with pytest.raises(feedd.Error, match="captured into a CUDA graph"):
+                    next(iter(loader))
+            else:
+                batches = 8  # two rings of 4, of which each loader holds one
+                wait_for(lambda: sum(s["batches"] for s in gpu.report()["streams"]) == batches, what="full rings")
+                del batch
+                time.sleep(0.2)
+                assert sum(s["batches"] for s in gpu.report()["streams"]) == batches
+        finally:  # closing a loader waits for it
+            graph = ctypes.c_void_p()
+            cuda.cudaStreamEndCapture(stream, ctypes.byref(graph))
+            cuda.cudaGraphDestroy(graph)
     wait_for(lambda: sum(s["batches"] for s in gpu.report()["streams"]) > batches, what="the slot's next batch")
 
 

@@ -22,6 +22,28 @@ def test_equal_to_numpy(loaders, options, layout):
     assert count == 16
 
 
+@pytest.mark.parametrize("options", [
+    {"dtype": "float32", "mean": 0.4, "std": 0.3}, {"dtype": "bfloat16"}, {"dtype": "int8", "layout": "nhwc"},
+], ids=str)  # fmt: skip
+def test_made_by_the_daemon(loaders, options):
+    made = loaders(kind=feedd.JaxLoader, device="cpu", normalize="cpu", **options)
+    assert made.stats()["normalize"] == "cpu"
+    for (a, b), (x, y) in zip(made, loaders(**options)):
+        assert a.dtype == x.dtype and numpy.array_equal(numpy.asarray(a), x) and numpy.array_equal(numpy.asarray(b), y)
+
+
+def test_views_in_host_memory_go_to_the_gpu(loaders, monkeypatch):
+    """Transport "host": they are put onto the device before anything is computed of them. Here that is the CPU."""
+    cpu, put = jax.devices("cpu")[0], []
+    monkeypatch.setattr(jax, "devices", lambda kind: [cpu] if kind == "cuda" else pytest.fail(kind))
+    monkeypatch.setattr(jax, "device_put", lambda views, device: put.append(device) or [jax.numpy.array(v) for v in views])
+    loader = loaders(kind=feedd.JaxLoader, device="cpu", dtype="float32")
+    loader._client.schema = loader._client.schema._replace(device="GPU-somewhere")
+    for (a, b), (x, y) in zip(loader, loaders(dtype="float32")):
+        assert numpy.array_equal(numpy.asarray(a), x) and numpy.array_equal(numpy.asarray(b), y)
+    assert put == [cpu] * 15
+
+
 def test_always_a_copy(loaders, small):
     """All of them are kept, of a ring of 4, and stay as they were; donating one is fine."""
     loader = loaders("short", kind=feedd.JaxLoader, device="cpu", batch_size=50, order="sequential", layout="nhwc")

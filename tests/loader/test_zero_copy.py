@@ -80,7 +80,7 @@ def test_capsules(loaders):
     client = loader._client
     for version in None, (0, 8), (1, 0), (1, 1):
         client.take()
-        view = View(client.batch, 0, (1, 0), None)
+        view = View(client, 0, (1, 0), None)
         capsule = view.__dlpack__(max_version=version)
         assert repr(capsule).startswith(
             f'<capsule object "dltensor{"_versioned" if version and version >= (1, 0) else ""}"'

@@ -469,11 +469,11 @@ END_TEST
 
 START_TEST(keys_and_kinds)
 {
-    refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, ring_memory_max, "
-                                        "dataset_memory_max, gpus, gpu_memory_max, pinned_max, clients_max, "
-                                        "streams_per_client_max, leases_per_client_max, ring_memory_per_client_max, "
-                                        "image_pixels_max, image_bytes_max, read_timeout_ms, linger_s, cache_dir, "
-                                        "allow, admin");
+    refuse("daemon:\n\n  wrokers: 4\n", ":3: daemon.wrokers: unknown key; allowed: socket, workers, numa, "
+                                        "ring_memory_max, dataset_memory_max, gpus, gpu_memory_max, pinned_max, "
+                                        "clients_max, streams_per_client_max, leases_per_client_max, "
+                                        "ring_memory_per_client_max, image_pixels_max, image_bytes_max, "
+                                        "read_timeout_ms, linger_s, cache_dir, allow, admin");
     refuse("deamon:\n  workers: 4\n", ":1: deamon: unknown key; allowed: daemon, datasets, streams");
     refuse("datasets:\n  a:\n    image: x\n    reader: idx\n",
            ":3: datasets.a.image: unknown key; allowed: reader, images, labels, classes, subset, splits, allow");
@@ -485,7 +485,9 @@ START_TEST(keys_and_kinds)
            ":5: datasets.a.reader: repeated key; allowed: once, and it stands in line 3");
     refuse(TRAIN "    batchsize: 3\n",
            ":9: streams.train.batchsize: unknown key; allowed: dataset, batch_size, order, seed, "
-           "epochs, tail, depth, share, members, join, on_error, transform, decode, orientation, truncated, channels");
+           "epochs, tail, depth, share, members, join, on_error, transform, decode, orientation, truncated, channels, "
+           "output, "
+           "normalize");
     refuse("'': 1\n", ":1: unknown key; allowed: daemon, datasets, streams");
     refuse("<<: {daemon: {}}\n", ":1: <<: unknown key; allowed: daemon, datasets, streams");
 
@@ -693,6 +695,72 @@ START_TEST(selection_names)
            ":6: streams.s.dataset: 'test' is not a split of fashion; allowed: none, as it has no `splits:`");
     refuse(FASHION "streams:\n  s: {batch_size: 1, dataset: fashio/test}\n",
            ":6: streams.s.dataset: 'fashio/test' is not a dataset; allowed: fashion");
+}
+END_TEST
+
+START_TEST(outputs)
+{
+    static const struct {
+        const char *lines;
+        struct output_spec output;
+    } good[] = {
+        {"", {.std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: auto", {.std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: daemon", {.mode = FEEDD_NORMALIZE_DAEMON, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"output: {dtype: float32}", {.dtype = FEEDD_F32, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"normalize: cpu\n    output: {dtype: u8, layout: nchw}", /* in this order, too */
+         {.mode = FEEDD_NORMALIZE_CPU, .dtype = FEEDD_U8, .nchw = true, .std = {1, 1, 1, 1}, .scale = 255}},
+        {"output: {dtype: bf16, layout: nhwc, mean: -0.5, std: [2.5e-1], scale: 1}\n    normalize: client",
+         {.mode = FEEDD_NORMALIZE_CLIENT,
+          .dtype = FEEDD_BF16,
+          .mean = {-0.5, -0.5, -0.5, -0.5},
+          .std = {0.25, 0.25, 0.25, 0.25},
+          .scale = 1}},
+        {"output: {dtype: int8, mean: [1, 2, 3], std: 4}",
+         {.dtype = FEEDD_I8, .mean = {1, 2, 3, 0}, .std = {4, 4, 4, 0}, .scale = 255}},
+        {"output: {dtype: float16, mean: [1, 2, 3, 4], std: [5, 6, 7, 8]}",
+         {.dtype = FEEDD_F16, .mean = {1, 2, 3, 4}, .std = {5, 6, 7, 8}, .scale = 255}},
+    };
+    static const struct {
+        const char *line, *message;
+    } bad[] = {
+        {"normalize: gpu", "normalize: 'gpu' is not allowed; allowed: auto, client, daemon, cpu"},
+        {"normalize: [cpu]", "normalize: is a list; allowed: one value"},
+        {"output: float32", "output: is text; allowed: a mapping (lines of `key: value`)"},
+        {"output: {layout: nchw}", "output.dtype: missing; required: dtype"},
+        {"output: {dtype: float32, size: 3}", "output.size: unknown key; allowed: dtype, layout, mean, std, scale"},
+        {"output: {dtype: int64}", "output.dtype: 'int64' is not a type of images; allowed: uint8, int8, float16, "
+                                   "bfloat16, float32 (or u8, i8, f16, bf16, f32)"},
+        {"output: {dtype: f64}", "output.dtype: 'f64' is not a type of images; allowed: uint8, int8, float16, "
+                                 "bfloat16, float32 (or u8, i8, f16, bf16, f32)"},
+        {"output: {dtype: f32, layout: hwc}", "output.layout: 'hwc' is not a layout; allowed: nhwc, nchw"},
+        {"output: {dtype: f32, mean: []}", "output.mean: 0 numbers; allowed: one, or a list of 1 to 4, one a channel"},
+        {"output: {dtype: f32, std: [1, 1, 1, 1, 1]}",
+         "output.std: 5 numbers; allowed: one, or a list of 1 to 4, one a channel"},
+        {"output: {dtype: f32, mean: [0, x]}", "output.mean: 'x' is not allowed; allowed: a number"},
+        {"output: {dtype: f32, mean: 1e999}", "output.mean: '1e999' is not allowed; allowed: a number"},
+        {"output: {dtype: f32, std: 0}", "output.std: '0' is not allowed; allowed: a number above 0"},
+        {"output: {dtype: f32, std: [1, -1]}", "output.std: '-1' is not allowed; allowed: a number above 0"},
+        {"output: {dtype: f32, scale: 0}", "output.scale: '0' is not allowed; allowed: a number above 0"},
+    };
+    char text[500], message[300];
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    %s\n", good[i].lines);
+        struct config *c = load(text);
+        const struct output_spec *got = &c->streams[0].output, *due = &good[i].output;
+        ck_assert_msg(got->mode == due->mode && got->dtype == due->dtype && got->nchw == due->nchw, "case %zu", i);
+        ck_assert_double_eq(got->scale, due->scale);
+        for (int channel = 0; channel < NORMALIZE_CHANNELS_MAX; channel++) {
+            ck_assert_msg(got->mean[channel] == due->mean[channel], "case %zu: mean %d", i, channel);
+            ck_assert_msg(got->std[channel] == due->std[channel], "case %zu: std %d", i, channel);
+        }
+        config_free(c);
+    }
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
+        snprintf(text, sizeof(text), TRAIN "    %s\n", bad[i].line);
+        snprintf(message, sizeof(message), ":9: streams.train.%s", bad[i].message);
+        refuse(text, message);
+    }
 }
 END_TEST
 
@@ -968,6 +1036,23 @@ START_TEST(transform_texts)
     ck_assert_ptr_nonnull(strstr(err.message, "a second document"));
     ck_assert_int_eq(config_transform_text("streams: {}", &spec, &err), FEEDD_E_ARGUMENT);
     ck_assert_int_eq(spec.kind, 77);
+}
+END_TEST
+
+START_TEST(numa)
+{
+    static const struct {
+        const char *text;
+        bool numa;
+    } good[] = {{"{}", true}, {"{numa: auto}", true}, {"{numa: off}", false}};
+    for (size_t i = 0; i < sizeof(good) / sizeof(good[0]); i++) {
+        char text[64];
+        snprintf(text, sizeof(text), "daemon: %s\n", good[i].text);
+        struct config *c = load(text);
+        ck_assert_int_eq(c->numa, good[i].numa);
+        config_free(c);
+    }
+    refuse("daemon:\n  numa: 0\n", ":2: daemon.numa: '0' is not allowed; allowed: auto, off");
 }
 END_TEST
 
@@ -1415,8 +1500,10 @@ int main(void)
     tcase_add_test(tcase, selections);
     tcase_add_test(tcase, selection_names);
     tcase_add_test(tcase, sharing);
+    tcase_add_test(tcase, outputs);
     tcase_add_test(tcase, transforms);
     tcase_add_test(tcase, transform_texts);
+    tcase_add_test(tcase, numa);
     tcase_add_test(tcase, gpus);
     tcase_add_test(tcase, image_keys);
     tcase_add_test(tcase, access_rules);

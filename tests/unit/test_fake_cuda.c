@@ -295,7 +295,10 @@ START_TEST(test_registration)
     IS(cudaHostRegister(device, MIB, 0), cudaErrorInvalidValue);
     IS(cudaHostRegister(gone, 2 * MIB, 0), cudaErrorInvalidValue);
     IS(cudaHostRegister(read_only, MIB, 0), cudaErrorInvalidValue);
-    OK(cudaHostRegister(read_only, MIB, cudaHostRegisterReadOnly));
+    OK(cudaHostRegister(read_only, MIB, cudaHostRegisterReadOnly | cudaHostRegisterPortable | cudaHostRegisterMapped));
+    OK(cudaMemcpyAsync(device, read_only, MIB, cudaMemcpyHostToDevice, stream));
+    ck_assert_int_eq(byte_of(device), 0);
+    IS(cudaMemcpyAsync(read_only, device, 64, cudaMemcpyDeviceToHost, stream), cudaErrorInvalidValue);
     OK(cudaHostUnregister(read_only));
     IS(cudaHostRegister(pinned, 2 * MIB, 0), cudaErrorHostMemoryAlreadyRegistered);
     IS(cudaHostRegister(pinned + MIB, MIB / 2, 0), cudaErrorHostMemoryAlreadyRegistered);
@@ -1218,12 +1221,32 @@ START_TEST(test_a_failed_gpu)
     ck_assert_int_eq(child_end(&child), 0);
     if (is_fake) { /* what was given back is, although the GPU has failed */
         ck_assert_int_ge(read(fd, line, sizeof(line) - 1), 0);
-        snprintf(expected, sizeof(expected),
-                 "%d allocations=0 imports=0 registered=0 streams=0 events=0 hostallocs=0\n", pid);
+        snprintf(
+            expected, sizeof(expected),
+            "%d allocations=0 imports=0 registered=0 streams=0 events=0 hostallocs=0 handles=0 reserved=0 mapped=0\n",
+            pid);
         ck_assert_str_eq(line, expected);
     }
     close(fd);
     unlink(leaks);
+}
+END_TEST
+
+static void scenario_read_only(void)
+{
+    char *memory = mmap(NULL, MIB, PROT_READ, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    void *sum;
+    WANT(cudaMalloc(&sum, 8), cudaSuccess);
+    WANT(cudaHostRegister(memory, MIB, cudaHostRegisterReadOnly | cudaHostRegisterPortable), cudaSuccess);
+    WANT(gpu_checksum(memory, MIB, sum, NULL), cudaSuccess);
+    WANT(cudaDeviceSynchronize(), cudaSuccess);
+    WANT(gpu_fill(memory, 64, 1, NULL), cudaSuccess);
+    WANT(cudaDeviceSynchronize(), cudaErrorIllegalAddress);
+}
+
+START_TEST(test_a_kernel_that_writes_what_is_read_only)
+{
+    ck_assert_int_eq(run("read-only", NULL), 0);
 }
 END_TEST
 
@@ -1607,8 +1630,10 @@ START_TEST(test_log_and_leaks)
     fclose(file);
     for (int i = 0; i < 2; i++) {
         snprintf(prefix, sizeof(prefix), "%d ", (int)children[i].pid);
-        snprintf(expected, sizeof(expected), "%sallocations=1 imports=1 registered=1 streams=1 events=2 hostallocs=1\n",
-                 prefix);
+        snprintf(
+            expected, sizeof(expected),
+            "%sallocations=1 imports=1 registered=1 streams=1 events=2 hostallocs=1 handles=0 reserved=0 mapped=0\n",
+            prefix);
         ck_assert_ptr_nonnull(strstr(text, expected));
     }
     unlink(log_path);
@@ -1732,6 +1757,7 @@ static const struct {
     {"export-and-free", scenario_export_and_free},
     {"fork", scenario_fork},
     {"illegal-address", scenario_illegal_address},
+    {"read-only", scenario_read_only},
     {"reset", scenario_reset},
     {"absent", scenario_absent},
     {"visible", scenario_visible},
@@ -1790,6 +1816,7 @@ int main(int argc, char **argv)
     tcase_add_test(gpu, test_ipc_outlives_the_exporter);
     tcase_add_test(gpu, test_forks);
     tcase_add_test(gpu, test_a_failed_gpu);
+    tcase_add_test(gpu, test_a_kernel_that_writes_what_is_read_only);
     tcase_add_test(gpu, test_reset);
     suite_add_tcase(suite, gpu);
     if (is_fake) {

@@ -424,7 +424,7 @@ START_TEST(cells)
             memcpy(due + fields[1].offset + 16, &no_label, 8);
         memcpy(due + fields[2].offset + 16, &index, 8);
         const struct sample_place place = {.index = 42, .slot = slot, .cell = 2};
-        sample_zero(&plan, &place);
+        ck_assert_int_eq(sample_zero(&plan, scratch, &place, NULL), 0);
         ck_assert_mem_eq(slot, due, plan.layout.slot_bytes);
         free(slot);
         free(due);
@@ -551,6 +551,71 @@ START_TEST(first_size)
 }
 END_TEST
 
+/* With normalize = cpu a cell holds what the formula of normalize.h, in double, makes of the pixels that a cell without
+ * it holds; also of the black ones around an image, and of those that stand in for a bad sample. */
+START_TEST(normalised)
+{
+    static const struct output_spec outputs[] = {
+        {.dtype = FEEDD_F32, .mean = {0.485, 0.456, 0.406}, .std = {0.229, 0.224, 0.225}, .scale = 255},
+        {.dtype = FEEDD_F32, .nchw = true, .mean = {0.5, -1, 2}, .std = {0.5, 3, 0.125}, .scale = 255},
+        {.dtype = FEEDD_I8, .nchw = true, .mean = {0.5, 0.5, 0.5}, .std = {1.0 / 255, 1.0 / 128, 1}, .scale = 255},
+        {.dtype = FEEDD_U8, .nchw = true},
+    };
+    const struct blob file = make_photo(93, 61, 6, 2);
+    const struct fake fake = fake_file(file);
+    const struct transform_spec spec = {
+        .kind = TRANSFORM_RANDOM_CROP, .height = 70, .width = 75, .padding = {8, 8, 8, 8}, .flip = 0.5};
+    const struct sample_plan plain = must_plan(&fake, &spec);
+    const uint64_t pixels = 70 * 75;
+    for (size_t i = 0; i < sizeof(outputs) / sizeof(outputs[0]); i++) {
+        struct sample_plan plan = plain;
+        plan.output = outputs[i];
+        plan.output.mode = FEEDD_NORMALIZE_CPU;
+        ck_assert_int_eq(sample_plan_init(&plan, BATCH, scratch, NULL), 0);
+        ck_assert_uint_eq(plan.layout.fields[0].sample_bytes, pixels * 3 * dtype_bytes(outputs[i].dtype));
+        for (uint64_t position = 0; position < 8; position++) {
+            uint8_t *due = new_slot(&plain), *got = new_slot(&plan);
+            const struct sample_place due_place = {.index = 42, .slot = due, .cell = 1};
+            const struct sample_place place = {.index = 42, .slot = got, .cell = 1};
+            if (position == 7) {
+                ck_assert_int_eq(sample_zero(&plain, scratch, &due_place, NULL), 0);
+                ck_assert_int_eq(sample_zero(&plan, scratch, &place, NULL), 0);
+            } else {
+                ck_assert_int_eq(fill(&plain, due, 1, position, NULL), 0);
+                ck_assert_int_eq(fill(&plan, got, 1, position, NULL), 0);
+            }
+            const uint8_t *in = due + pixels * 3, *out = got + plan.layout.fields[0].sample_bytes;
+            for (uint64_t p = 0; p < pixels; p++)
+                for (uint32_t c = 0; c < 3; c++) {
+                    const uint64_t at = outputs[i].nchw ? c * pixels + p : p * 3 + c;
+                    const double x = in[p * 3 + c], scale = outputs[i].scale;
+                    const double value = (x - outputs[i].mean[c] * scale) / (outputs[i].std[c] * scale);
+                    if (outputs[i].dtype == FEEDD_F32)
+                        ck_assert_double_le(fabs(((const float *)(const void *)out)[at] - value),
+                                            1e-6 * fmax(1, fabs(value)));
+                    else if (outputs[i].dtype == FEEDD_I8) /* not between two: single and double may differ */
+                        ck_assert_double_le(fabs((int8_t)out[at] - fmin(fmax(value, -128), 127)), 0.5 + 1e-4);
+                    else
+                        ck_assert_uint_eq(out[at], in[p * 3 + c]);
+                }
+            for (uint64_t b = 0; b < plan.layout.fields[0].sample_bytes; b++) /* the other cells */
+                ck_assert(got[b] == 0x5A && out[plan.layout.fields[0].sample_bytes + b] == 0x5A);
+            ck_assert_mem_eq(got + plan.layout.fields[1].offset, due + plain.layout.fields[1].offset, 2 * 8);
+            free(due);
+            free(got);
+        }
+    }
+    struct sample_plan bad = plain;
+    struct feedd_error err;
+    bad.output = outputs[0];
+    bad.output.mode = FEEDD_NORMALIZE_DAEMON;
+    bad.output.std[2] = 0;
+    ck_assert_int_eq(sample_plan_init(&bad, BATCH, scratch, &err), FEEDD_E_ARGUMENT);
+    ck_assert_str_eq(err.message, "output: std must be finite and above 0");
+    free((void *)(uintptr_t)file.bytes);
+}
+END_TEST
+
 int main(void)
 {
     scratch = sample_scratch_new();
@@ -563,6 +628,7 @@ int main(void)
     tcase_add_test(tcase, bad_samples);
     tcase_add_test(tcase, unreadable);
     tcase_add_test(tcase, first_size);
+    tcase_add_test(tcase, normalised);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

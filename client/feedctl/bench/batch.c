@@ -248,7 +248,7 @@ static void add_row(const struct row *row, bool recommended, struct table *table
     if (row->device[0] != '\0')
         table_number(table, "gpu_mib", (double)row->window.status.gpu_bytes / MIB);
     else
-        table_absent(table, "gpu_mib", "%s", row->mode_reason);
+        table_absent(table, "gpu_mib", "the batches were in host memory (%s)", row->mode_reason);
     table_number(table, "step_ms", row->pace.step_s * 1000 / steps);
     table_number(table, "wait_ms", row->pace.wait_s * 1000 / steps);
     table_number(table, "wait_share", wait_share(row));
@@ -287,7 +287,7 @@ static void add_notes(const struct batch_options *o, struct table *table)
                "slots; making: from a worker's first work on it. Means of a batch.");
     for (const struct row *row = o->rows; row < o->rows + o->size_count; row++)
         if (row->device[0] != '\0') {
-            table_note(table, "The batches were in the memory of %s: %s.", row->device, row->mode_reason);
+            table_note(table, "The batches were for %s (%s).", row->device, row->mode_reason);
             break;
         }
     feed_notes(&o->feed, table);

@@ -146,7 +146,7 @@ static void add_notes(const struct decode_options *o, struct table *table)
     table_note(table,
                "A worker's time is time on the clock, so it includes waiting for a CPU. Read: opening and reading "
                "the file, and what is no stage of its own. Decode: codec. Resize: turning upright, scaling, and "
-               "what is done in the same pass.");
+               "normalising.");
     feed_notes(&o->feed, table);
 }
 

@@ -17,6 +17,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from . import _errors
 from ._lib import (
     DTYPE_NAMES,
+    NORMALIZE,
     ORDERS,
     SHARES,
     TAILS,
@@ -62,6 +63,8 @@ class Schema(NamedTuple):
     mode_reason: str
     device: str  # UUID; "": host memory
     device_ordinal: int
+    normalize: str  # "client": images are uint8; "daemon", "cpu": what `output` said
+    views_on_host: bool
 
 
 def _name_of(names: Dict[str, int], code: int) -> str:
@@ -78,6 +81,7 @@ def _read_schema(s: Any) -> Schema:
         s.dataset.decode(errors="replace"), s.sample_count, s.steps_per_epoch, fields, classes, s.batch_size, s.depth,
         s.rank, s.world_size, _name_of(ORDERS, s.order), _name_of(TAILS, s.tail), s.seed, _name_of(SHARES, s.share),
         s.group.decode(), s.transport.decode(), s.mode_reason.decode(), s.device.decode(), s.device_ordinal,
+        _name_of(NORMALIZE, s.normalize), bool(s.views_on_host),
     )  # fmt: skip
 
 
@@ -108,6 +112,11 @@ class Client:
         self.batch = ctypes.c_void_p()
         self.info = BatchInfo()
         self._batch_ref, self._info_ref = ctypes.byref(self.batch), ctypes.byref(self.info)
+        self.lent = ctypes.c_void_p()  # where batch_dlpack() puts a tensor
+        self.lent_ref = ctypes.byref(self.lent)
+        # What is called for each batch, without looking for it each time.
+        self.batch_dlpack, self._next = self._lib.batch_dlpack, self._lib.next
+        self._release, self._batch_info = self._lib.release, self._lib.batch_info
         self._open_once(None)
 
     def _check(self, status: int) -> None:
@@ -177,17 +186,17 @@ class Client:
 
     def take(self) -> None:
         """Waits for the next batch: self.batch and self.info. Raises StopIteration after the last one."""
-        status = self._lib.next(self._stream(), 0, self._batch_ref, self.error_ref)
+        status = self._next(self._stream(), 0, self._batch_ref, self.error_ref)
         if status != 0:
             self._wait(status)
-        self._lib.batch_info(self.batch, self._info_ref)
+        self._batch_info(self.batch, self._info_ref)
 
     def _wait(self, status: int) -> None:
         waits = 0
         while status == _errors.E_TIMEOUT:
             if self.closing:
                 raise _errors.Error("the loader was closed while another thread waited for a batch")
-            status = self._lib.next(self._stream(), WAIT_MS, self._batch_ref, self.error_ref)
+            status = self._next(self._stream(), WAIT_MS, self._batch_ref, self.error_ref)
             waits += 1
             if status == _errors.E_TIMEOUT and waits % 10 == 0 and self.stats().away:
                 self._find_socket()  # a private daemon that was killed is ours to start again
@@ -196,7 +205,9 @@ class Client:
         self._check(status)
 
     def release(self, stream: Optional[int]) -> None:
-        self._check(self._lib.release(self.batch, stream, self.error_ref))
+        status = self._release(self.batch, stream, self.error_ref)
+        if status != 0:
+            check(status, self.error)
 
     def record(self, stream: Optional[int]) -> None:
         self._check(self._lib.batch_record(self.batch, stream, self.error_ref))

@@ -21,6 +21,8 @@ class Framework:
         self.device = cupy.cuda.Device(int(number)) if number else cupy.cuda.Device()
         self.device_name = f"cuda:{self.device.id}".encode()
 
+    no_views_of = ()
+
     def current_stream(self) -> Optional[int]:
         return cupy.cuda.get_current_stream(self.device.id).ptr
 

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from typing import Any, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Optional, Tuple
 
-from ._lib import Error, check, library
+from ._lib import check, library
+
+if TYPE_CHECKING:
+    from ._client import Client
 
 _NAMES = (b"dltensor", b"dltensor_versioned")  # a capsule points to its name
 _python = ctypes.pythonapi
@@ -25,21 +28,21 @@ def _destructor() -> Any:
     return library().capsule_destructor(address(_python.PyCapsule_IsValid), address(_python.PyCapsule_GetPointer))
 
 
-def lend(batch: ctypes.c_void_p, field: int, stream: Optional[int], versioned: bool = False) -> Any:
-    """A capsule around a read-only tensor of one field, which is read on `stream`. Raises Error."""
-    destructor = _destructor()
-    tensor, error = ctypes.c_void_p(), Error()
-    check(library().batch_dlpack(batch, field, versioned, stream, ctypes.byref(tensor), ctypes.byref(error)), error)
-    return _python.PyCapsule_New(tensor, _NAMES[versioned], destructor)
+def lend(client: Client, field: int, stream: Optional[int], versioned: bool = False) -> Any:
+    """A capsule around a read-only tensor of one field of the batch taken last, read on `stream`. Raises Error."""
+    status = client.batch_dlpack(client.batch, field, versioned, stream, client.lent_ref, client.error_ref)
+    if status != 0:
+        check(status, client.error)
+    return _python.PyCapsule_New(client.lent, _NAMES[versioned], _destructor())
 
 
 class View:
     """What from_dlpack() of a framework takes; within the loader's own call alone."""
 
-    __slots__ = ("batch", "device", "field", "legacy", "stream")
+    __slots__ = ("client", "device", "field", "legacy", "stream")
 
-    def __init__(self, batch: ctypes.c_void_p, field: int, device: Tuple[int, int], stream: Optional[int]):
-        self.batch, self.field, self.device, self.stream = batch, field, device, stream
+    def __init__(self, client: Client, field: int, device: Tuple[int, int], stream: Optional[int]):
+        self.client, self.field, self.device, self.stream = client, field, device, stream
         self.legacy = False  # always as DLPack 0.8 has it, which can't say read-only: for who takes nothing that is
 
     def __dlpack_device__(self) -> Tuple[int, int]:
@@ -57,5 +60,5 @@ class View:
         # and the per-thread default stream, which CUDA knows by these numbers too; -1: none.
         reader = self.stream if stream is None or stream == -1 else stream
         return lend(
-            self.batch, self.field, reader, not self.legacy and max_version is not None and max_version >= (1, 0)
+            self.client, self.field, reader, not self.legacy and max_version is not None and max_version >= (1, 0)
         )

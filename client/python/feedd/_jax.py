@@ -27,6 +27,7 @@ class Framework:
         if kind not in ("cpu", "cuda"):
             raise ValueError(f'device {device!r}: allowed are "cpu", "cuda" and "cuda:N"')
         self.device_name = b"host" if kind == "cpu" else f"cuda:{number or 0}".encode()
+        self._number = int(number or 0)
         self._function: Any = None
         self._pending: Tuple[Any, Any] = (None, None)
 
@@ -39,13 +40,18 @@ class Framework:
     def view(self, view: View) -> Any:
         return jax.dlpack.from_dlpack(view)
 
-    def convert(self, views: List[Any], plan: List[Any]) -> List[Any]:
-        """@return the arrays of a batch; `views` go when the next one is converted"""
+    def to_device(self, views: List[Any]) -> List[Any]:
+        """Of views in host memory (transport "host"); they have to stay until they are copied."""
+        return jax.device_put(views, jax.devices("cuda")[self._number])
+
+    def convert(self, views: List[Any], plan: List[Any], copy: bool) -> List[Any]:
+        """@return the arrays of a batch; `views` go when the next one is converted. copy: they are in host memory, and
+        the arrays are to be on the GPU"""
         if self._function is None:
             self._function = _compile(
                 [one.normalize and one.normalize._obj for one in plan], [one.shape for one in plan]
             )
-        arrays, mark = self._function(views)
+        arrays, mark = self._function(self.to_device(views) if copy else views)
         self.settle()
         self._pending = (views, mark)
         return arrays

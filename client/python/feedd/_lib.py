@@ -36,6 +36,7 @@ MAX_DIMS, TIMES, TOKEN_TEXT = 6, 7, 128
 ORDERS = {"sequential": 1, "shuffle": 2}
 TAILS = {"drop": 1, "pad": 2, "partial": 3}
 SHARES = {"private": 1, "broadcast": 2}
+NORMALIZE = {"auto": 0, "client": 1, "daemon": 2, "cpu": 3}
 DTYPES = {"uint8": 1, "int8": 2, "float16": 3, "bfloat16": 4, "float32": 5, "int32": 6, "int64": 7}
 DTYPE_NAMES = {code: name for name, code in DTYPES.items()}
 DTYPE_BYTES = {"uint8": 1, "int8": 1, "float16": 2, "bfloat16": 2, "float32": 4, "int32": 4, "int64": 8}
@@ -51,7 +52,8 @@ class OpenOptions(Structure):
         ("seed", c_uint64), ("has_epochs", c_int32), ("rank", c_uint32), ("epochs", c_uint64), ("world_size", c_uint32),
         ("depth", c_uint32), ("resume", c_char_p), ("resume_force", c_int32), ("share", c_int32), ("device", c_char_p),
         ("group", c_char_p), ("members", c_uint32), ("join", c_int32), ("gate_timeout_ms", c_uint32),
-        ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32), ("transform", c_char_p),
+        ("reconnect", c_int32), ("reconnect_timeout_ms", c_uint32), ("transform", c_char_p), ("transport", c_char_p),
+        ("normalize", c_int32), ("output", c_void_p),
     ]  # fmt: skip
 
 
@@ -66,7 +68,8 @@ class Schema(Structure):
         ("class_names", POINTER(c_char_p)), ("batch_size", c_uint32), ("depth", c_uint32), ("rank", c_uint32),
         ("world_size", c_uint32), ("order", c_int32), ("tail", c_int32), ("seed", c_uint64), ("epochs", c_uint64),
         ("share", c_int32), ("group", c_char_p), ("slot_bytes", c_uint64), ("transport", c_char_p),
-        ("mode_reason", c_char_p), ("device", c_char_p), ("device_ordinal", c_int32),
+        ("mode_reason", c_char_p), ("device", c_char_p), ("device_ordinal", c_int32), ("normalize", c_int32),
+        ("views_on_host", c_int32),
     ]  # fmt: skip
 
 

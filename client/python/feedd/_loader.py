@@ -18,9 +18,10 @@ from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Seq
 
 from . import _autostart, _client, _errors, _ranks, _transforms
 from ._dlpack import View
-from ._lib import DTYPE_BYTES, DTYPES, ORDERS, SHARES, TAILS, NormalizeOptions, check, library
+from ._lib import DTYPE_BYTES, DTYPES, NORMALIZE, ORDERS, SHARES, TAILS, NormalizeOptions, check, library
 
 FLOATS = ("float32", "float16", "bfloat16")
+TRANSPORTS = ("ipc", "fd", "host")
 
 
 class BatchInfo(NamedTuple):
@@ -46,11 +47,13 @@ class Dataset:
 class _Plan:
     """How one field of a batch becomes an array."""
 
-    __slots__ = ("address_out", "dtype", "field", "name", "normalize", "out", "sample_bytes", "shape")
+    __slots__ = ("channels_first", "dtype", "dtype_name", "field", "name", "normalize", "out", "sample_bytes", "shape")
 
     def __init__(self, field: _client.Field, dtype_name: str, dtype: Any, shape: Tuple[int, ...]):
-        self.field, self.name, self.dtype, self.shape = field.number, field.name, dtype, shape
+        self.field, self.name, self.shape = field.number, field.name, shape
+        self.dtype, self.dtype_name = dtype, dtype_name
         self.normalize: Any = None  # ctypes.byref(NormalizeOptions), or None: it is copied
+        self.channels_first = False  # a view of it is turned, since its channels come last
         self.out: Any = None
         self.sample_bytes = DTYPE_BYTES[dtype_name]
         for side in shape:
@@ -86,8 +89,9 @@ class DataLoader:
 
     A batch is (image, label) where the dataset has both, else {name: array}; with `fields` always the latter. image:
     {count, channels, height, width} for layout "nchw", {count, height, width, channels} for "nhwc"; uint8 as decoded
-    unless dtype says otherwise. label: {count} int64 (a list's decimal labels: float32). index: {count} int64, the
-    samples' numbers in the dataset. All on `device`, in memory of the framework's own, which is the caller's to keep.
+    unless dtype says otherwise, or feedd.conf, whose `output` then says the layout too. label: {count} int64 (a list's
+    decimal labels: float32). index: {count} int64, the samples' numbers in the dataset. All on `device`, in memory of the
+    framework's own, which is the caller's to keep.
 
     `for` gives one epoch, or after load_state_dict() the rest of one. A loop that is left early is over: the next one
     begins the next epoch (in a group, whose others go on: where that begins for them).
@@ -97,8 +101,8 @@ class DataLoader:
             text that begins with /, . or ~) of a folder of class folders, or of a list of files.
         batch_size: samples of one batch of this rank.
         device: "cuda" (torch's current device), "cuda:N" or "cpu".
-        dtype: None: uint8 as decoded; float32, float16, bfloat16 (the framework's dtype or a name): (x - mean * scale) /
-            (std * scale), without mean x / scale; int8.
+        dtype: None: as the stream is configured, which is mostly uint8 as decoded; float32, float16, bfloat16 (the
+            framework's dtype or a name): (x - mean * scale) / (std * scale), without mean x / scale; int8; uint8.
         layout: "nchw" or "nhwc".
         mean, std: a number, or one a channel, in 0..1 as in torchvision; std without mean, or the other way round: 1, 0.
         scale: what 1 stands for in pixels.
@@ -114,12 +118,18 @@ class DataLoader:
         share: "private", or "broadcast": every member of `group` (default: the source's name) gets every batch, from one
             decode. With `members` nothing begins before so many are there.
         subset: the name of a split of the dataset in feedd.conf.
-        normalize: "auto" or "client": by a kernel of this process, on its own stream.
+        normalize: who makes dtype and layout. "client": a kernel of this process, on its own stream, of batches that
+            are uint8 up to there. "daemon": a kernel of the daemon on the GPU, once for all who read the same. "cpu": the
+            daemon's decoding threads, the traditional way. "auto": the client where it can, else the daemon.
+        transport: how batches get to the GPU. "ipc": its memory, by CUDA IPC. "fd": its memory, mapped read-only, so that
+            a write of this process can't spoil a batch for others. "host": this process copies from the daemon's host
+            memory. "auto" (and None: $FEEDD_TRANSPORT, else "auto"): the first of these that works.
         fields: names of those to deliver: "image", "label", "index".
         out: arrays that every batch is written to: (image, label), or {name: array}. For CUDA graphs.
-        zero_copy: the batch where the daemon put it, uint8: to be read only. Keeps a slot of the ring until every
-            tensor of it (views included) is gone; who keeps too many gets LeasesError. "nchw" is a view with the strides
-            of "nhwc". Work on other streams than the current one: record_stream().
+        zero_copy: the batch where the daemon put it: to be read only. uint8; other dtypes where the daemon makes them
+            (normalize="daemon" or "cpu"). Keeps a slot of the ring until every tensor of it (views included) is gone; who
+            keeps too many gets LeasesError. Unless the daemon makes it, "nchw" is a view with the strides of "nhwc". Work
+            on other streams than the current one: record_stream(). Not with transport "host" and a GPU.
         socket: where the daemon listens; default $FEEDD_SOCKET, else the system's.
         autostart: start a private daemon where none is named: True, or a feedd.conf for it (True: $FEEDD_CONFIG, if
             set). One for all processes of this user; it leaves when nobody has used it for a while. A path as source
@@ -157,6 +167,7 @@ class DataLoader:
         share: str = "private",
         subset: Optional[str] = None,
         normalize: str = "auto",
+        transport: Optional[str] = None,
         fields: Optional[Sequence[str]] = None,
         out: Union[None, Sequence[Any], Mapping[str, Any]] = None,
         zero_copy: bool = False,
@@ -168,15 +179,20 @@ class DataLoader:
         _one_of("share", share, SHARES)
         _one_of("order", order, (None, *ORDERS))
         _one_of("tail", tail, (None, *TAILS))
-        _one_of("normalize", normalize, ("auto", "client"))
+        _one_of("normalize", normalize, NORMALIZE)
+        _one_of("transport", transport, (None, "auto", *TRANSPORTS))
         self._framework = self._load(str(device))
         self._library = library()
         self._dtype = _dtype_name(dtype)
         self._nchw = layout == "nchw"
         self._options = _normalize_options(self._dtype, self._nchw, mean, std, scale)
-        if zero_copy and (self._dtype != "uint8" or out is not None):
-            raise ValueError("zero_copy gives the batch as it is: without dtype and out")
+        if zero_copy and out is not None:
+            raise ValueError("zero_copy gives the batch where it is: without out")
+        if zero_copy and self._dtype != "uint8" and normalize not in ("daemon", "cpu"):
+            raise ValueError(f'zero_copy gives the batch as it is, and {self._dtype} has to be made of it: by the daemon '
+                             'with normalize="daemon" or "cpu", or without zero_copy')  # fmt: skip
         self._zero_copy = zero_copy
+        self._profiling = getattr(self._framework, "profiling", None)
         self._broadcast = share == "broadcast"
         if self._broadcast:
             self.ranks = _ranks.Ranks(rank or 0, world_size or 1, "a group: every member gets every sample")
@@ -196,12 +212,20 @@ class DataLoader:
                 batch_size=batch_size, order=order, seed=seed, epochs=epochs, tail=tail, share=share, group=group,
                 members=members, ranks=self.ranks, device=self._framework.device_name,
                 transform=_transforms.text(transform), resume=None if resume is None else _token(resume),
+                transport=transport, normalize=normalize,
+                # Its memory is self._options'.
+                output=None if dtype is None and normalize == "auto" else self._options.address(),
             ),
         )  # fmt: skip
         self._finalizer = weakref.finalize(self, self._client.handles.close)
         self._token = self._client.token()
         self._at = _client.read_token(self._token)
         self._plan = self._make_plan(fields, out)
+        # Where views are, as DLPack names it: kDLCPU, or kDLCUDA and its number.
+        schema = self._client.schema
+        self._views_on = (1, 0) if schema.views_on_host else (2, schema.device_ordinal)
+        if zero_copy:
+            self._check_views()
 
     # ---- what trainers call ----
 
@@ -280,7 +304,8 @@ class DataLoader:
             "rank_source": self.ranks.source, "epoch": self._at[0], "position": self._at[1], "dataset": schema.dataset,
             "share": schema.share, "group": schema.group, "order": schema.order, "tail": schema.tail,
             "seed": schema.seed, "device": schema.device or "host memory", "transport": schema.transport,
-            "mode_reason": schema.mode_reason, "framework": f"{self._framework.name} {self._framework.version}",
+            "normalize": schema.normalize, "mode_reason": schema.mode_reason,
+            "framework": f"{self._framework.name} {self._framework.version}",
         }  # fmt: skip
 
     def record_stream(self, stream: Any) -> None:
@@ -344,14 +369,29 @@ class DataLoader:
     def _plan_field(self, field: _client.Field) -> _Plan:
         if field.name != "image":
             return _Plan(field, field.dtype, self._framework.dtype(field.dtype), field.shape)
-        height, width, channels = field.shape
-        shape = (channels, height, width) if self._nchw else field.shape
-        plan = _Plan(field, self._dtype, self._framework.dtype(self._dtype), shape)
+        made = self._client.schema.normalize != "client"  # by the daemon: dtype and layout are the field's
+        channels = field.shape[0 if made and self._nchw else 2]
         if self._options.channels not in (None, 1, channels):
             raise ValueError(f"mean and std of {self._options.channels} channels: images have {channels}")
+        if made:
+            return _Plan(field, field.dtype, self._framework.dtype(field.dtype), field.shape)
+        height, width, _ = field.shape
+        shape = (channels, height, width) if self._nchw else field.shape
+        plan = _Plan(field, self._dtype, self._framework.dtype(self._dtype), shape)
+        plan.channels_first = self._nchw
         if self._dtype != "uint8" or (self._nchw and channels > 1):  # else the bytes are what is wanted
             plan.normalize = self._options.reference()
         return plan
+
+    def _check_views(self) -> None:
+        """Whether arrays can be where batches are. Raises ValueError."""
+        schema = self._client.schema
+        if schema.device and schema.views_on_host:
+            raise ValueError(f"zero_copy: transport {schema.transport}: batches are in host memory, and the arrays on the "
+                             f"GPU can't be there ({schema.mode_reason}); without zero_copy they are copied")  # fmt: skip
+        for plan in self._plan:
+            if plan.dtype_name in self._framework.no_views_of:
+                raise ValueError(f"zero_copy: {self._framework.name} has no views of {plan.dtype_name}, as {plan.name} is")
 
     def _check_open(self) -> None:
         if not self._finalizer.alive or self._client.closing:
@@ -362,6 +402,8 @@ class DataLoader:
         self._token = self._client.token()
         self._at = _client.read_token(self._token)
         self._stale = False
+        if self._zero_copy:
+            self._check_views()
 
     # ---- where the next loop begins ----
 
@@ -390,8 +432,7 @@ class DataLoader:
                 raise StopIteration
             if self._stale and not self._broadcast:
                 self._open(_client.move_token(self._token, *self._at))
-            profiling = getattr(self._framework, "profiling", None)
-            if profiling is not None and profiling():
+            if self._profiling is not None and self._profiling():
                 with self._framework.span("feedd.next"):
                     return self._next_batch(loop)
             return self._next_batch(loop)
@@ -441,20 +482,14 @@ class DataLoader:
     def _view_batch(self) -> Any:
         framework, client = self._framework, self._client
         stream = framework.current_stream()
-        device = self._device()
         arrays = []
         try:
             for plan in self._plan:
-                array = framework.view(View(client.batch, plan.field, device, stream))
-                arrays.append(framework.channels_first(array) if plan.name == "image" and self._nchw else array)
+                array = framework.view(View(client, plan.field, self._views_on, stream))
+                arrays.append(framework.channels_first(array) if plan.channels_first else array)
         finally:
             client.release(stream)
         return self._made(arrays)
-
-    def _device(self) -> Tuple[int, int]:
-        """As DLPack names it: kDLCUDA and a number, or kDLCPU."""
-        ordinal = self._client.schema.device_ordinal
-        return (2, ordinal) if ordinal >= 0 else (1, 0)
 
     def _made(self, arrays: List[Any]) -> Any:
         return tuple(arrays) if self._tuple else {plan.name: array for plan, array in zip(self._plan, arrays)}
@@ -495,11 +530,12 @@ class JaxLoader(DataLoader):
 
     def _copy_batch(self, count: int) -> Any:
         framework, client = self._framework, self._client
+        schema = client.schema
         try:
-            views = [framework.view(View(client.batch, plan.field, self._device(), None)) for plan in self._plan]
+            views = [framework.view(View(client, plan.field, self._views_on, None)) for plan in self._plan]
         finally:
             client.release(None)
-        return self._made(framework.convert(views, self._plan))
+        return self._made(framework.convert(views, self._plan, bool(schema.device and schema.views_on_host)))
 
 
 # ---- arguments ----
@@ -528,6 +564,9 @@ class _Normalize:
 
     def reference(self) -> Any:
         return ctypes.byref(self.options)
+
+    def address(self) -> int:
+        return ctypes.addressof(self.options)
 
 
 def _normalize_options(dtype: str, nchw: bool, mean: Any, std: Any, scale: float) -> _Normalize:
@@ -572,7 +611,8 @@ def _token(state: Union[str, Mapping[str, Any]]) -> bytes:
 
 def _open_options(
     *, batch_size: Any, order: Any, seed: Any, epochs: Any, tail: Any, share: str, group: Any, members: Any,
-    ranks: _ranks.Ranks, device: bytes, transform: Optional[str], resume: Optional[bytes],
+    ranks: _ranks.Ranks, device: bytes, transform: Optional[str], resume: Optional[bytes], transport: Optional[str],
+    normalize: str, output: Optional[int],
 ) -> Dict[str, Any]:  # fmt: skip
     """The members of feedd_open_options that are given."""
     if batch_size is not None and batch_size < 1:
@@ -586,7 +626,8 @@ def _open_options(
     optional = {
         "batch_size": batch_size, "order": order and ORDERS[order], "tail": tail and TAILS[tail],
         "group": group and group.encode(), "members": members, "transform": transform and transform.encode(),
-        "resume": resume,
+        "resume": resume, "transport": transport and transport.encode(), "normalize": NORMALIZE[normalize],
+        "output": output,
     }  # fmt: skip
     options.update({name: value for name, value in optional.items() if value is not None})
     return options

@@ -19,7 +19,7 @@ class Framework:
                              "feedd.DataLoader (torch), feedd.CupyLoader, feedd.JaxLoader")  # fmt: skip
 
     device_name = b"host"
-    stream: Optional[int] = None
+    no_views_of = ("bfloat16",)  # DLPack has it, NumPy doesn't
 
     def current_stream(self) -> Optional[int]:
         return None

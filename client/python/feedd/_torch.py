@@ -11,7 +11,7 @@ import torch
 from torch.utils.dlpack import from_dlpack
 
 from . import _errors
-from ._dlpack import View
+from ._dlpack import View, lend
 from ._numpy import check_like
 
 
@@ -29,9 +29,19 @@ class Framework:
             where = torch.device("cuda", torch.cuda.current_device() if where.index is None else where.index)
         self.device = where
         self.device_name = b"host" if where.type == "cpu" else str(where).encode()
+        # The number alone, where this torch has that: an object of torch.cuda.Stream takes longer than all else here.
+        self._raw_stream = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        # What from_dlpack() makes of a capsule, without its questions about objects.
+        self._from_capsule = getattr(torch._C, "_from_dlpack", from_dlpack)
+
+    no_views_of = ()
 
     def current_stream(self) -> Optional[int]:
-        return None if self.device.index is None else torch.cuda.current_stream(self.device).cuda_stream
+        if self.device.index is None:
+            return None
+        if self._raw_stream is not None:
+            return self._raw_stream(self.device.index)
+        return torch.cuda.current_stream(self.device).cuda_stream
 
     def dtype(self, name: str) -> Any:
         return getattr(torch, name)
@@ -48,7 +58,8 @@ class Framework:
         check_like(array.shape, array.dtype, shape, dtype)
 
     def view(self, view: View) -> Any:
-        return from_dlpack(view.__dlpack__())
+        # A capsule, which torch takes as it is: for an object it would have its stream wait for another one.
+        return self._from_capsule(lend(view.client, view.field, view.stream))
 
     def channels_first(self, array: Any) -> Any:
         return array.permute(0, 3, 1, 2)
