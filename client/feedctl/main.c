@@ -21,7 +21,7 @@ static const struct {
     {"errors", command_listing, "samples that could not be read or decoded, and why"},
     {"verify", command_verify, "reads and decodes every sample of a dataset, and lists the bad ones"},
     {"cat", command_cat, "reads a stream or dataset and prints each batch: what is delivered, in which order"},
-    {"bench", command_bench, "what copying, normalising and memory cost on this machine, in tables and plots"},
+    {"bench", command_bench, "what copying, normalising, memory, decoding and sharing cost here: tables and plots"},
 };
 
 static void print_usage(FILE *to)
