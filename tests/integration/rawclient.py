@@ -183,9 +183,12 @@ class Client:
         return self.request(OPEN, {2: source, **{OPEN_FIELDS[name]: value for name, value in options.items()}})
 
     def status(self):
-        """The report, and its descriptor, to be closed by the caller."""
+        """The report, and its descriptor, to be closed by the caller. What a stream announces meanwhile is dropped."""
         request = self.request(STATUS, {})
-        packet = self.expect(REPORT)
+        packet = self.expect_any()
+        while packet.type == READY:
+            packet = self.expect_any()
+        assert packet.type == REPORT, refusal(packet) if packet.type == ERROR else packet
         assert packet.one(1) == request and len(packet.fds) == 1
         return packet
 
