@@ -15,13 +15,11 @@
 
 #include "backend.h"
 #include "error.h"
-#include "gpu.h"
 #include "log.h"
 #include "report.h"
 #include "server.h"
 #include "site.h"
 #include "stream.h"
-#include "token.h"
 #include "verification.h"
 
 #define SAMPLE_PATH_MAX 8192 /* bytes: a root and what is below it */
