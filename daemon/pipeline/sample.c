@@ -4,11 +4,9 @@
  * coordinates -> decode what the resizer reads -> turn upright -> scale into the cell. Without scaling the pixels are
  * decoded straight into their place in the cell. Pixels in memory go the same way without a codec. With normalize = cpu
  * what is said of the cell here holds for an image in scratch, which is then normalised into the cell.
- * What can fail: the file system (I/O), and the sample itself (everything else). Files are read by pread, never mapped:
- * one that is cut while it is read is an error, not a SIGBUS. */
+ * What can fail: the file system (I/O), and the sample itself (everything else). */
 #include "sample.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,21 +17,15 @@
 #include "error.h"
 #include "orient.h"
 #include "resize.h"
-
-#define SCRATCH_KEEP (64u << 20) /* bytes of a buffer that are kept from sample to sample: a giant's are given back */
+#include "scratch.h"
 
 enum { FIELD_IMAGE, FIELD_LABEL, FIELD_INDEX, FIELD_COUNT };
-
-struct buffer {
-    uint8_t *bytes;
-    size_t size;
-};
 
 struct sample_scratch {
     struct decoder *decoders[DECODER_COUNT];
     struct resizer *resizer;
-    struct buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
-    struct buffer pixels;                  /* of one sample, to be normalised into its cell */
+    struct scratch_buffer encoded, coded, upright; /* coded: pixels that are still to be turned */
+    struct scratch_buffer pixels;                  /* of one sample, to be normalised into its cell */
     struct sample_times times;
 };
 
@@ -59,9 +51,7 @@ void sample_scratch_free(struct sample_scratch *scratch)
 {
     if (scratch == NULL)
         return;
-    for (int i = 0; i < DECODER_COUNT; i++)
-        if (scratch->decoders[i] != NULL)
-            scratch->decoders[i]->ops->decoder_free(scratch->decoders[i]);
+    scratch_decoders_free(scratch->decoders);
     resizer_free(scratch->resizer);
     free(scratch->encoded.bytes);
     free(scratch->coded.bytes);
@@ -75,54 +65,7 @@ struct sample_times *sample_times(struct sample_scratch *scratch)
     return &scratch->times;
 }
 
-static int buffer_reserve(struct buffer *buffer, size_t size, struct feedd_error *err)
-{
-    if (size <= buffer->size && (buffer->size <= SCRATCH_KEEP || size > SCRATCH_KEEP))
-        return 0;
-    size_t room = size > SCRATCH_KEEP ? size : size > SCRATCH_KEEP / 2 ? SCRATCH_KEEP : size + size / 2;
-    free(buffer->bytes); /* nothing of the last sample is needed */
-    buffer->bytes = malloc(room);
-    buffer->size = buffer->bytes != NULL ? room : 0;
-    return buffer->bytes != NULL ? 0 : error_set(err, FEEDD_E_MEMORY, "no memory for %zu bytes of an image", size);
-}
-
 /* ---- what the reader yields ---- */
-
-static int read_file(const struct reader_sample *from, uint64_t bytes_max, struct buffer *buffer,
-                     struct feedd_error *err)
-{
-    if (from->size > bytes_max)
-        return error_set(err, FEEDD_E_LIMIT, "%llu bytes; allowed: %llu (image_bytes_max)",
-                         (unsigned long long)from->size, (unsigned long long)bytes_max);
-    int status = buffer_reserve(buffer, from->size + 1, err);
-    for (uint64_t done = 0; status == 0 && done < from->size;) {
-        ssize_t got = pread(from->fd, buffer->bytes + done, from->size - done, (off_t)(from->offset + done));
-        if (got > 0)
-            done += (uint64_t)got;
-        else if (got == 0)
-            status = error_set(err, FEEDD_E_CORRUPT, "ends after %llu of %llu bytes", (unsigned long long)done,
-                               (unsigned long long)from->size);
-        else if (errno != EINTR)
-            status = error_set(err, FEEDD_E_IO, "reading: %s", strerror(errno));
-    }
-    return status;
-}
-
-/* The decoder for these bytes, made when it is first needed. */
-static int find_decoder(struct sample_scratch *scratch, const struct sample_limits *limits, struct blob in,
-                        struct decoder **out, struct feedd_error *err)
-{
-    int number = decoder_find(in, err);
-    if (number < 0)
-        return number;
-    struct decoder **decoder = &scratch->decoders[number];
-    int status = 0;
-    if (*decoder == NULL)
-        status = decoders[number]->decoder_new(&(struct decoder_limits){.pixels = limits->pixels}, decoder, err);
-    if (status == 0)
-        *out = *decoder;
-    return status;
-}
 
 /* Takes over sample->fd. */
 static int source_open(const struct sample_plan *plan, struct sample_scratch *scratch,
@@ -133,12 +76,12 @@ static int source_open(const struct sample_plan *plan, struct sample_scratch *sc
                             .pixels = sample->pixels};
     int status = 0;
     if (source.pixels == NULL) {
-        status = read_file(sample, plan->limits.encoded_bytes, &scratch->encoded, err);
+        status = scratch_read(&scratch->encoded, sample, plan->limits.encoded_bytes, err);
         close(sample->fd);
         source.encoded = (struct blob){scratch->encoded.bytes, sample->size};
         const uint64_t began_ns = clock_ns();
         if (status == 0)
-            status = find_decoder(scratch, &plan->limits, source.encoded, &source.decoder, err);
+            status = scratch_decoder(scratch->decoders, plan->limits.pixels, source.encoded, &source.decoder, err);
         if (status == 0)
             status = source.decoder->ops->probe(source.decoder, source.encoded, &source.info, err);
         scratch->times.decode_ns += clock_ns() - began_ns;
@@ -222,7 +165,7 @@ static int source_read_turned(const struct sample_plan *plan, struct sample_scra
         return source_read(plan, scratch, source, spec, out, stride, err);
     const struct rect region = decode_region(spec);
     const size_t coded_stride = (size_t)region.width * plan->channels;
-    int status = buffer_reserve(&scratch->coded, coded_stride * region.height, err);
+    int status = scratch_reserve(&scratch->coded, coded_stride * region.height, err);
     if (status == 0)
         status = source_read(plan, scratch, source, spec, scratch->coded.bytes, coded_stride, err);
     const uint64_t began_ns = clock_ns();
@@ -329,7 +272,7 @@ static int fill_scaled(const struct sample_plan *plan, struct sample_scratch *sc
     const struct rect part = orient_rect(orient_inverse(orientation), resize.width, resize.height, held);
     const struct decode_spec spec = decode_spec(plan, crop_of(source, region, part, shrink), shrink);
     const size_t stride = (size_t)held.width * plan->channels;
-    int status = buffer_reserve(&scratch->upright, stride * held.height, err);
+    int status = scratch_reserve(&scratch->upright, stride * held.height, err);
     if (status == 0)
         status = source_read_turned(plan, scratch, source, &spec, orientation, scratch->upright.bytes, stride, err);
     if (status == 0)
@@ -395,7 +338,7 @@ static bool normalizes(const struct sample_plan *plan)
 static int choose_pixels(const struct sample_plan *plan, struct sample_scratch *scratch,
                          const struct sample_place *place, uint8_t **out, struct feedd_error *err)
 {
-    int status = normalizes(plan) ? buffer_reserve(&scratch->pixels, image_bytes(plan), err) : 0;
+    int status = normalizes(plan) ? scratch_reserve(&scratch->pixels, image_bytes(plan), err) : 0;
     if (status == 0)
         *out = normalizes(plan) ? scratch->pixels.bytes : cell_at(plan, place, FIELD_IMAGE);
     return status;

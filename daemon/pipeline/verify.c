@@ -8,7 +8,6 @@
  * tries, is a bad one. Threads: check_run() and what it calls are for workers; all else is the loop's. */
 #include "verify.h"
 
-#include <errno.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +19,7 @@
 #include "ensure.h"
 #include "error.h"
 #include "pipeline.h"
+#include "scratch.h"
 
 #define RUN_NS     10000000u /* what one task is worth: streams wait so long for a worker, but for a slow sample */
 #define CHANNELS   3u
@@ -44,74 +44,33 @@ struct verify_run {
 
 /* ---- workers ---- */
 
-struct buffer {
-    uint8_t *bytes;
-    size_t size;
-};
-
 /* Of one task: made as it goes, given back at its end. */
 struct scratch {
     struct decoder *decoders[DECODER_COUNT];
-    struct buffer encoded, decoded;
+    struct scratch_buffer encoded, decoded;
 };
 
 static void scratch_done(struct scratch *scratch)
 {
-    for (int i = 0; i < DECODER_COUNT; i++)
-        if (scratch->decoders[i] != NULL)
-            scratch->decoders[i]->ops->decoder_free(scratch->decoders[i]);
+    scratch_decoders_free(scratch->decoders);
     free(scratch->encoded.bytes);
     free(scratch->decoded.bytes);
 }
 
-static int buffer_reserve(struct buffer *buffer, size_t size, struct feedd_error *err)
-{
-    if (size <= buffer->size)
-        return 0;
-    free(buffer->bytes); /* nothing of the last sample is needed */
-    buffer->bytes = malloc(size);
-    buffer->size = buffer->bytes != NULL ? size : 0;
-    return buffer->bytes != NULL ? 0 : error_set(err, FEEDD_E_MEMORY, "no memory for %zu bytes of an image", size);
-}
-
-static int read_file(const struct reader_sample *from, uint64_t bytes_max, struct buffer *buffer,
-                     struct feedd_error *err)
-{
-    if (from->size > bytes_max)
-        return error_set(err, FEEDD_E_LIMIT, "%llu bytes; allowed: %llu (image_bytes_max)",
-                         (unsigned long long)from->size, (unsigned long long)bytes_max);
-    int status = buffer_reserve(buffer, from->size + 1, err);
-    for (uint64_t done = 0; status == 0 && done < from->size;) {
-        ssize_t got = pread(from->fd, buffer->bytes + done, from->size - done, (off_t)(from->offset + done));
-        if (got > 0)
-            done += (uint64_t)got;
-        else if (got == 0)
-            status = error_set(err, FEEDD_E_CORRUPT, "ends after %llu of %llu bytes", (unsigned long long)done,
-                               (unsigned long long)from->size);
-        else if (errno != EINTR)
-            status = error_set(err, FEEDD_E_IO, "reading: %s", strerror(errno));
-    }
-    return status;
-}
-
 static int decode_whole(struct scratch *scratch, uint64_t pixels_max, struct blob in, struct feedd_error *err)
 {
-    const struct decoder_limits limits = {.pixels = pixels_max};
     struct image_info image;
-    int number = decoder_find(in, err);
-    if (number < 0)
-        return number;
-    struct decoder **decoder = &scratch->decoders[number];
-    int status = *decoder == NULL ? decoders[number]->decoder_new(&limits, decoder, err) : 0;
+    struct decoder *decoder;
+    int status = scratch_decoder(scratch->decoders, pixels_max, in, &decoder, err);
     if (status == 0)
-        status = (*decoder)->ops->probe(*decoder, in, &image, err);
+        status = decoder->ops->probe(decoder, in, &image, err);
     if (status != 0)
         return status;
     const struct decode_spec whole = {
         .crop = {0, 0, image.width, image.height}, .channels = CHANNELS, .mode = DECODE_EXACT, .shrink = 1};
     size_t stride = (size_t)image.width * CHANNELS;
-    status = buffer_reserve(&scratch->decoded, stride * image.height, err);
-    return status == 0 ? (*decoder)->ops->decode(*decoder, in, &whole, scratch->decoded.bytes, stride, err) : status;
+    status = scratch_reserve(&scratch->decoded, stride * image.height, err);
+    return status == 0 ? decoder->ops->decode(decoder, in, &whole, scratch->decoded.bytes, stride, err) : status;
 }
 
 /* @param sample  its label is set where the reader knows it
@@ -123,7 +82,7 @@ static int examine(struct verify *verify, struct scratch *scratch, uint64_t inde
     int status = verify->reader->ops->read(verify->reader, index, sample, err);
     if (status != 0 || sample->pixels != NULL)
         return status;
-    status = read_file(sample, limits->encoded_bytes, &scratch->encoded, err);
+    status = scratch_read(&scratch->encoded, sample, limits->encoded_bytes, err);
     close(sample->fd);
     if (status != 0)
         return status;
