@@ -16,6 +16,7 @@
 #include "cuda_internal.h"
 #include "error.h"
 #include "normalize_cuda.h"
+#include "uuid.h"
 
 struct opened {
     struct opened *next;
@@ -75,17 +76,13 @@ int cuda_failed(cudaError_t error, const char *what, struct feedd_error *err)
                      cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
-/* As nvidia-smi writes it: a UUID of RFC 9562 behind "GPU-". */
 static int read_uuid(int ordinal, char text[FEEDD_UUID_TEXT], struct feedd_error *err)
 {
     struct cudaDeviceProp properties;
     cudaError_t error = cudaGetDeviceProperties(&properties, ordinal);
     if (error != cudaSuccess)
         return cuda_failed(error, "asking a GPU for its UUID", err);
-    size_t at = (size_t)sprintf(text, "GPU-");
-    for (int i = 0; i < 16; i++)
-        at += (size_t)sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                              (unsigned char)properties.uuid.bytes[i]);
+    uuid_text(properties.uuid.bytes, text);
     return 0;
 }
 

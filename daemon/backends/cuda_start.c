@@ -13,15 +13,7 @@
 #include "error.h"
 #include "log.h"
 #include "numa.h"
-
-/* As nvidia-smi writes it: a UUID of RFC 9562 behind "GPU-". */
-static void format_uuid(const cudaUUID_t *uuid, char text[FEEDD_UUID_TEXT])
-{
-    size_t at = (size_t)sprintf(text, "GPU-");
-    for (int i = 0; i < 16; i++)
-        at += (size_t)sprintf(text + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                              (unsigned char)uuid->bytes[i]);
-}
+#include "uuid.h"
 
 static bool is_wanted(const char *uuid, char *const *wanted, uint32_t wanted_count)
 {
@@ -44,7 +36,7 @@ static struct cuda_gpu *gpu_new(int ordinal, const struct cudaDeviceProp *proper
     gpu->gpu.backend = &backend_cuda;
     gpu->gpu.memory_bytes = properties->totalGlobalMem;
     gpu->gpu.node = numa_node_of_pci(bus_id);
-    format_uuid(&properties->uuid, gpu->gpu.uuid);
+    uuid_text(properties->uuid.bytes, gpu->gpu.uuid);
     snprintf(gpu->gpu.name, sizeof(gpu->gpu.name), "%s", properties->name);
     gpu->fd_lacks = cuda_fd_find(&gpu->driver, ordinal);
     gpu->gpu.transports_fd = gpu->fd_lacks == NULL;
@@ -64,7 +56,7 @@ static int start_gpu(int ordinal, char *const *wanted, uint32_t wanted_count, co
                   cudaGetErrorString(error));
         return 0;
     }
-    format_uuid(&properties.uuid, uuid);
+    uuid_text(properties.uuid.bytes, uuid);
     if (!is_wanted(uuid, wanted, wanted_count))
         return 0;
     struct cuda_gpu *gpu = gpu_new(ordinal, &properties, like);

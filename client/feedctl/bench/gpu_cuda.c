@@ -8,6 +8,7 @@
 #include "error.h"
 #include "gpu.h"
 #include "normalize_cuda.h"
+#include "uuid.h"
 
 _Static_assert(sizeof(cudaIpcMemHandle_t) == GPU_HANDLE_BYTES, "a handle of CUDA's");
 
@@ -26,14 +27,6 @@ static void print_version(int version, char text[32])
     snprintf(text, 32, "%d.%d", version / 1000, version % 1000 / 10);
 }
 
-static void print_uuid(const cudaUUID_t *uuid, char text[FEEDD_UUID_TEXT])
-{
-    int length = snprintf(text, FEEDD_UUID_TEXT, "GPU-");
-    for (int i = 0; i < 16; i++)
-        length += snprintf(text + length, FEEDD_UUID_TEXT - (size_t)length, "%s%02x",
-                           i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", (unsigned char)uuid->bytes[i]);
-}
-
 int gpu_identify(struct gpu_identity *out, struct feedd_error *err)
 {
     struct cudaDeviceProp properties;
@@ -45,7 +38,7 @@ int gpu_identify(struct gpu_identity *out, struct feedd_error *err)
         (status = check(cudaRuntimeGetVersion(&runtime), "the runtime's version", err)) != 0)
         return status;
     snprintf(out->name, sizeof(out->name), "%s", properties.name);
-    print_uuid(&properties.uuid, out->uuid);
+    uuid_text(properties.uuid.bytes, out->uuid);
     print_version(driver, out->driver);
     print_version(runtime, out->runtime);
     return 0;
